@@ -121,7 +121,7 @@ def test_a_tolerance_of_an_output_that_no_job_returns_ends_it_with_the_name() ->
     state = fold(state, b.BagResult(bag="bag-1", job=0, attempt=1, returned={"energy": 1.0}, seconds=1.0))
     told = end(state)
     assert told is not None
-    assert told.reason == "--until names pressure, and the jobs return energy"
+    assert told.reason == "--until names pressure, but the jobs return energy"
 
 
 def test_short_jobs_go_to_young_vms_and_saving_points_follow_the_age_of_the_vm() -> None:

@@ -37,13 +37,13 @@ REFUSED = {
     "torch behind Keras": (
         'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras, torch\n' + FIT.replace("x, y", "1, 2"),
         "cell line 4: ",
-        "Keras computes with TensorFlow in a run",
+        "but Keras uses TensorFlow in a run",
         "Use keras.ops instead of torch",
     ),
     "a strategy": (
         "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n" + MODEL + FIT,
         "cell line 3: ",
-        "a run does not use MirroredStrategy",
+        "MirroredStrategy has no effect in a run",
         "Leave the strategy and its scope out",
     ),
     "a loop of the cell's own": (LOOP, "cell line 5: ", "GradientTape", "Call fit of a compiled Keras model"),
@@ -51,7 +51,7 @@ REFUSED = {
     "no compile": (
         MODEL.replace('model.compile("adam", "mse")\n', "") + FIT,
         "cell line 5: ",
-        "model is fitted, and was never compiled",
+        "model is fitted, but not compiled",
         "Write model.compile",
     ),
 }

@@ -172,9 +172,9 @@ async def test_what_is_not_given_is_told_in_a_sentence(url: str) -> None:
         await bounded_token([Reach(f"gs://{BUCKET}/{MINE}/", "objectOwner")], "p", url)  # type: ignore[arg-type]
     for place in ("gs://bucket/x' || true || 'y/", "gs://bucket", "gs://Bucket/x", "bucket/x"):
         if place != "gs://bucket":
-            with pytest.raises(ValueError, match="not a place"):
+            with pytest.raises(ValueError, match="not a valid bucket path"):
                 Reach(place, "objectUser").rule()
-    with pytest.raises(CloudError, match="Tokens cannot be limited to such a place"):
+    with pytest.raises(CloudError, match="The token cannot be limited to a folder"):
         await bounded_token([Reach("gs://bucket/x' || true", "objectViewer")], "p", url)
     assert "availabilityCondition" not in Reach("gs://bucket", "objectViewer").rule()
     async with CloudStorage("p", url, patience=3) as own:

@@ -99,7 +99,7 @@ async def test_what_is_larger_than_it_says_is_not_downloaded(
     monkeypatch.setattr(storage, "download", watched)
     answer = await fetch(storage, STORE, tmp_path / "home")
     assert answer["steps"] == [7]
-    assert ["not what the manifest says" in why or "is missing" in why for why in answer["refused"]] == [True, True]
+    assert ["differs from the manifest" in why or "is missing" in why for why in answer["refused"]] == [True, True]
     assert not [name for name in downloaded if name.endswith(("8.index", "9.index", "metrics.jsonl"))]
     monkeypatch.setattr("transient_magics.runtime.files.manifest.MOST_BYTES", 100)
     for step in (7, 8):

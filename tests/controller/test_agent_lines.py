@@ -249,7 +249,7 @@ async def test_a_vm_that_answers_tells_of_its_notice_before_compute_engine_is_be
             tasks = Tasks(group, lambda: None, lambda *_: None)
             fleet = Fleet(cluster, controller._recorder, cast(Access, None), tasks, lambda *_: None, lambda _: None)
             fleet._links["worker-0"] = cast(Link, SimpleNamespace(answering=answers))
-            fleet._compare({"worker-0": taken}, 0.0, {})
+            fleet._reconcile({"worker-0": taken}, time.time(), {})
         assert (controller._recorder.state.vms["worker-0"].state == "leaving") == told
 
 
@@ -276,7 +276,7 @@ def test_a_worker_that_keeps_ending_makes_room_for_another_vm(cluster: Path) -> 
 
 def test_a_worker_without_its_gpu_is_told_once_and_after_two_of_them_no_more_are_bought(cluster: Path) -> None:
     line = {"kind": "process.unfit", "time": 1, "run": "run-1", "role": "worker", "name": "worker-0"}
-    reason = "TensorFlow does not see its GPU (k80): the NVIDIA driver is not loaded"
+    reason = "TensorFlow cannot use the GPU (k80): the NVIDIA driver is not loaded"
     for _ in range(2):  # each controller reads it again
         with in_charge(cluster) as controller:
             tell(controller, {**line, "reason": reason})

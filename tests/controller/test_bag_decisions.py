@@ -132,7 +132,7 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
     assert state.needs_workers_alone
     assert state.active(DeclaredBag) == [bag]
     assert bag.heard == 10 * 10**9 + 10**9
-    with pytest.raises(JournalError, match="there is no job 7"):
+    with pytest.raises(JournalError, match="unknown job 7"):
         fold(state_of(*dask(1)), b.BagStarted(bag="bag-1", job=7, attempt=1, vm="worker-0", age=0.0))
     over = state_of(*dask(1), *COMPUTED, events.WorkEnded(work="bag-1", of="bag", state="finished", reason="done"))
     assert over.active(DeclaredBag) == []
@@ -202,7 +202,7 @@ async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_pa
 
     link = SimpleNamespace(connection=connection)
     recording, stopped = Recording(), list[tuple[str, str]]()
-    dasks = SimpleNamespace(end=lambda *told: stopped.append(told))
+    dasks = SimpleNamespace(request_end=lambda dask, *, reason: stopped.append((dask, reason)))
     bags = Bags(tmp_path, cast("Any", recording), lambda vm: cast("Any", link), {"dask": cast("Any", dasks)})
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert brought == ["second-0.npz", "surrogate.npz", "surrogate.json"]
@@ -245,7 +245,7 @@ async def test_the_last_surrogate_comes_though_the_connection_was_lost_while_it_
 
     state = state_of(*dask(1), *COMPUTED[:5])
     recorder = SimpleNamespace(state=state, record=lambda event: True, note=lambda source, what: None)
-    link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(end=lambda *told: None)
+    link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(request_end=lambda *_, **__: None)
     bags = Bags(tmp_path, cast("Any", recorder), lambda vm: cast("Any", link), {"dask": cast("Any", dasks)})
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert taken == [(b"surrogate.json", b"surrogate.npz")]
@@ -279,7 +279,7 @@ async def test_what_a_bag_returns_waits_for_room_on_the_disk_here(
 
     state = state_of(*dask(1), *COMPUTED[:5])
     recorder = SimpleNamespace(state=state, record=lambda event: True, note=lambda source, what: noted.append(what))
-    link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(end=lambda *told: None)
+    link, dasks = SimpleNamespace(connection=connection), SimpleNamespace(request_end=lambda *_, **__: None)
     bags = Bags(tmp_path, cast("Any", recorder), lambda vm: cast("Any", link), {"dask": cast("Any", dasks)})
     await _Follower(bags, "bag-1", "bag-1-1", "ps-0").conduct()
     assert ["no room" in each for each in noted] == [True, True, False], "and it is said as long as it is so"

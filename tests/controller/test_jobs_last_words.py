@@ -18,11 +18,12 @@ import pytest
 
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
-from transient_magics.controller import artifacts
+from transient_magics.controller import artifacts, on_vm
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
 from transient_magics.controller.works import Tick
+from transient_magics.errors import ConnectionLostError
 from transient_magics.journal import ClusterState, Event, events, fold
 from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.agent_commands import Begin, End
@@ -207,6 +208,32 @@ async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeyp
     assert End(kind="job", work="job-1", attempt=1) in told
 
 
+async def test_the_end_of_a_job_whose_vm_reports_too_much_is_recorded_once_its_agent_has_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its command would continue on a VM that other work gets."""
+    monkeypatch.setattr(Jobs, "most_event_bytes", 1000)
+    monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.01)
+    journal = Journal()
+    asked = list[object]()
+
+    class Deaf(Answering):
+        vm = "worker-0"
+
+        async def ask(self, _: object) -> None:
+            asked.append(_)
+            if asked.count(end_command) < 3:
+                raise ConnectionLostError("The agent on worker-0 does not answer")
+            assert not journal.state.of(JobState)["job-1"].exits
+
+    end_command = End(kind="job", work="job-1", attempt=1)
+    jobs = Jobs(tmp_path, cast("Recorder", journal), lambda _: cast("Link", Deaf(cast("Connection", None))))
+    rank = conduct._Rank(jobs, journal.state.of(JobState)["job-1"], "worker-0", 0)
+    await rank._end_unread()
+    assert asked == [end_command] * 3
+    assert list(journal.state.of(JobState)["job-1"].exits) == ["worker-0"]
+
+
 async def test_a_flood_of_short_lines_leaves_the_event_loop_its_turns_and_is_written_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +316,7 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
     await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.of(JobState)["job-1"].exits))
     assert len(set(notes[:3])) == 1, "it says the same as long as it is so"
     assert notes[0].startswith("Cannot copy the folder of job-1 yet: this machine's disk has no room for ")
-    assert notes[0].endswith("Free some of it.")
+    assert notes[0].endswith("Free some space; then the copy is retried.")
     assert notes[3:] == [""]
     archive.unpack(tmp_path / "here" / layout.JOBS / "job-1" / layout.KEPT / layout.archive(1), tmp_path / "again")
     assert (tmp_path / "again" / "state").read_text(encoding="utf-8") == "step 7"

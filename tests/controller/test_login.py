@@ -17,7 +17,7 @@ def test_the_journal_says_once_that_it_began_and_once_that_it_is_over(tmp_path: 
     with Journal(path) as journal:
         login = CredentialStatus(Recorder(journal, ClusterState()))
         for _ in range(3):
-            with login.deferring():
+            with login.noting_refusal():
                 raise EXPIRED
         assert login.refused
         login.refuse(CredentialsError("Another sentence"))

@@ -98,3 +98,38 @@ async def test_a_vm_is_lost_when_its_zone_says_so(tmp_path: Path, out: str, seen
             await recorder.change(5.0)
             tasks.cancel_all()
         assert recorder.state.vms["worker-0"].state == seen
+
+
+class Bucket:
+    """Cloud Storage that fails the first upload, and stores the next ones."""
+
+    def __init__(self) -> None:
+        self.uploads = 0
+        self.stored = asyncio.Event()
+
+    async def upload(self, bucket: str, path: str, file: Path) -> None:
+        self.uploads += 1
+        if self.uploads == 1:
+            raise UnreachableError("Cloud Storage does not answer")
+        self.stored.set()
+
+
+async def test_a_backup_of_the_journal_that_failed_is_tried_again_without_another_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "_BACKUP_SECONDS", 0.01)
+    bucket = Bucket()
+    in_bucket = replace(SPEC, bucket="b")
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = Recorder(journal, ClusterState())
+        recorder.record(events.ClusterDeclared(spec=in_bucket.to_dict()))
+        async with asyncio.TaskGroup() as group:
+            access = cast(Access, SimpleNamespace(storage=bucket))
+            tasks = Tasks(group, recorder.changed.set, recorder.note)
+            fleet = Fleet(tmp_path, recorder, access, tasks, lambda *_: None, lambda _: None)
+            tasks.do("journal", fleet.backup_journal)
+            async with asyncio.timeout(5):
+                await bucket.stored.wait()
+            await asyncio.sleep(0.1)
+            tasks.cancel_all()
+    assert bucket.uploads == 2, "once it is stored, only another event makes another upload"

@@ -20,9 +20,10 @@ WANTED = {"number": 1, "vms": ["17", "18"], "until": 1e9}
 
 
 class Emulator(ThreadingHTTPServer):
-    """Answers every question with `says`."""
+    """Answers every question with `says`, whose last `cut` bytes are missing."""
 
     says: Any = None
+    cut = 0
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -32,7 +33,7 @@ class Answers(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        self.wfile.write(content[: len(content) - self.server.cut])
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -82,5 +83,12 @@ async def test_it_says_how_fast_time_passes_and_what_is_wanted_back(emulator: Em
 )
 async def test_what_makes_no_sense_is_refused_in_a_sentence(emulator: Emulator, says: Any) -> None:
     emulator.says = says
-    with pytest.raises(UnreachableError, match="The emulator's weather does not make sense: "):
+    with pytest.raises(UnreachableError, match="The emulator sent an invalid weather: "):
+        await to(emulator).weather()
+
+
+async def test_an_emulator_that_ends_in_the_middle_of_its_answer_is_unreachable(emulator: Emulator) -> None:
+    emulator.says = {"anchors": ANCHORS}
+    emulator.cut = 2
+    with pytest.raises(UnreachableError, match="does not answer"):
         await to(emulator).weather()

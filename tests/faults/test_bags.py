@@ -101,7 +101,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         answer = bag(x=0.3)
         assert answer.source == "surrogate"
         assert abs(answer.value - 0.932) < 4 * answer.sd + 0.02
-        with pytest.raises(PlanError, match="lies outside of what was computed"):
+        with pytest.raises(PlanError, match="is outside of the computed points"):
             bag(x=0.99)
         assert bag.speedup.results == 24
         assert repr(bag.plot("y")).startswith("bag-1, y over x 0 to 1: ")

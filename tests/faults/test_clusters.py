@@ -69,7 +69,7 @@ def test_two_clusters_side_by_side_keep_to_themselves(pair: tuple[Patient, Patie
 def test_the_same_name_twice_is_refused_and_harms_nothing(pair: tuple[Patient, Patient]) -> None:
     left, _ = pair
     seq = left.mark()
-    with pytest.raises(ClusterError, match=r"The cluster left exists already.*attach left"):
+    with pytest.raises(ClusterError, match=r"The cluster left already exists.*attach left"):
         client.declare(client.Declaration("v100", name="left"))
     assert left.mark() == seq
 

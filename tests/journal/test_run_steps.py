@@ -35,7 +35,7 @@ def test_declared_steps_stay() -> None:
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        ("x = 1\n", {}, "Only a cell that calls model.fit says how many steps there are"),
+        ("x = 1\n", {}, "The number of steps is unknown, because the cell does not call model.fit"),
         (FIT, {"model": "resnet"}, "A run of a Tensor2Tensor model needs --train-steps"),
         (FIT, {"finish_by": "6h"}, "--finish-by needs --train-steps"),
         (FIT, {"stop_when": "loss no better in 3 evaluations"}, "--stop-when needs --train-steps"),

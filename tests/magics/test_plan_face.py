@@ -107,10 +107,10 @@ def test_a_plan_of_a_cell_needs_what_trains_it(shell: InteractiveShell, monkeypa
     unread = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param depth=2\n{CELL}").error_in_exec
     assert "'units' is not defined" in str(unread)
     both = shell.run_cell(f"%%transient_plan t4x2 {LINE}\n{CELL}").error_in_exec
-    assert "needs a --workload, or --model and --problem, or code" in str(both)
+    assert "needs --workload, or --model and --problem, or code" in str(both)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     bare = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param units=33\n{CELL}").error_in_exec
-    assert "needs the training stack, and tensorflow is not installed on this machine" in str(bare)
+    assert "needs TensorFlow and Tensor2Tensor, but tensorflow is not installed here" in str(bare)
     assert "train it for a minute on a cluster, then plan with that run" in str(bare)
 
 

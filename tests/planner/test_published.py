@@ -125,7 +125,7 @@ def test_a_gpu_nobody_measured_is_estimated_and_said_to_be() -> None:
     assert guessed.seconds < known.step("v100").seconds
     assert guessed.error > 0.25
     assert any("not measured" in note for note in planned("a100x2").notes)
-    with pytest.raises(PlanError, match="not known"):
+    with pytest.raises(PlanError, match="is unknown"):
         known.step("cpu")
 
 

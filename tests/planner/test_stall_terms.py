@@ -151,7 +151,7 @@ def test_a_model_whose_stalls_alone_were_measured_is_planned_and_says_so(tmp_pat
 
 
 def test_a_change_of_stalls_that_nobody_measured_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="No stalls of icac19/resnet-32 were measured"):
+    with pytest.raises(DeclarationError, match="The stalls of icac19/resnet-32 have not been measured"):
         client.plan("k80x4", workload="icac19/resnet-32", train_steps=100, what_if={"link": 2.0})
     with pytest.raises(DeclarationError, match="For cores, disks and servers use --machine-type"):
         client.plan("k80x4", workload="icac19/resnet-32", train_steps=100, what_if={"cores": 2.0})

@@ -184,7 +184,7 @@ def test_repeats_on_a_slower_machine_make_no_stall_less_sure() -> None:
     assert stall.seconds.half < 0.01 * stall.seconds.mean < 0.1 * found.compute.seconds.half
 
 
-@pytest.mark.parametrize(("change", "said"), [({"cache": 1.5}, "not a share"), ({"link": 0.0}, "not a valid factor")])
+@pytest.mark.parametrize(("change", "said"), [({"cache": 1.5}, "must be a share"), ({"link": 0.0}, "must be a factor")])
 def test_a_change_that_cannot_be_is_refused(change: dict[str, float], said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
         Change(**change)

@@ -166,7 +166,7 @@ def test_a_slow_bucket_is_tried_seldom_and_no_block_waits_for_it(
     reader.read(many=8)
     assert len(tries) < (reader.chief.lending.summary.misses - before) / 2
     (told,) = reader.chief.told
-    assert re.search("the bucket has not sent it within|timed out", told.reason)
+    assert re.search("the bucket did not send it within|timed out", told.reason)
     way.open()
     reader.goes_straight()
     assert len(reader.chief.told) == 1

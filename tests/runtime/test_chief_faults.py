@@ -41,5 +41,5 @@ def test_a_last_checkpoint_without_the_last_steps_is_no_success():
     story(events.StepSeen(100))
     story(events.SaveDone(60, "checkpoints/model.ckpt-60", 0.1, 10))
     assert story.emitted("train.finished") == []
-    assert "60 are left to resume" in story.emitted("train.failed")[0]["reason"]
+    assert "resumed from step 60" in story.emitted("train.failed")[0]["reason"]
     assert story.done[-1] == events.Finish(65)

@@ -15,8 +15,9 @@ from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.parameter_server.chief.progress import Judge
+from transient_magics.runtime.parameter_server.chief.stall_turns import Turns
 from transient_magics.runtime.parameter_server.chief.state import LAST_SAVE_WITHIN, ChiefState, Phase
-from transient_magics.runtime.parameter_server.chief.workers import Roster
+from transient_magics.runtime.parameter_server.chief.workers import Member, Roster
 from transient_magics.runtime.parameter_server.server_load import Load
 
 
@@ -223,6 +224,21 @@ def test_an_old_process_of_a_restarted_worker_cannot_push_its_successor_out():
     assert story(events.Heartbeat(1)) == [events.Send(1, messages.Leave())]
     assert story(events.Joined(3, "worker-1", number=0)) == [events.Send(3, messages.Leave())]
     assert story.state.active == 1
+
+
+def test_a_member_that_an_old_process_displaces_is_reported_although_the_old_process_is_dismissed():
+    """After a move to another VM, a worker may have two numbers: of the run's events, and of this chief."""
+    story = Story()
+    story(events.Prepared(0))
+    roster = Roster(joined={0: "worker-1", 1: "worker-1"}, training={0: "worker-1"})
+    story.state.succeed(roster, Judge(story.state.spec), Turns(story.state.spec), story.now)
+    story.joins(1, "worker-2")
+    story.state.members[3] = Member("worker-1", 3, 2, story.now, active=True, stepped=True)
+    done = story(events.Joined(4, "worker-1", number=1))
+    assert kinds(done) == ["worker.left"]
+    assert done[-1] == events.Send(4, messages.Leave())
+    assert [event["number"] for event in story.emitted("worker.left")] == [0]
+    assert story.released() == [0]
 
 
 def test_more_workers_than_allowed_are_sent_away():

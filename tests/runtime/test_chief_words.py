@@ -174,7 +174,7 @@ def test_who_does_not_leave_in_time_is_lost_at_the_end_one_after_the_other() -> 
         (19, saved(99), [
             written(99),
             told(vm_events.TrainFailed, step=100,
-                 reason="the last steps went with a parameter server; 99 are left to resume"),
+                 reason="the last steps were lost with a parameter server; the run can be resumed from step 99"),
             go(2), go(3), events.Finish(65),
         ]),
     )  # fmt: skip

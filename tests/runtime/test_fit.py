@@ -187,7 +187,7 @@ REFUSED = {
     ),
     "an unknown direction": (
         "model.fit(x, y, callbacks=keras.callbacks.ModelCheckpoint('a.keras', 'val_agreement', save_best_only=True))\n",
-        "Give the callback mode='max' or mode='min'",
+        "Pass mode='max' or mode='min' to the callback",
         LINE,
     ),
     "a least improvement": (
@@ -197,20 +197,20 @@ REFUSED = {
     ),
     "both kinds of weights": (
         "model.fit(x, y, class_weight={0: 1.0}, sample_weight=np.ones(1000))\n",
-        "class_weight or sample_weight",
+        "both class_weight and sample_weight",
         LINE,
     ),
     "two schedules": (
         "model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.1, 10)\n"
         "model.fit(x, y, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])\n",
-        "LearningRateScheduler and a schedule of the optimizer exclude each other",
+        "LearningRateScheduler cannot be used with a schedule of the optimizer",
         LINE + 1,
     ),
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
     "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),
     "input_fn beside it": ("def input_fn(mode):\n    return x, y\nmodel.fit(x, y)\n", "Keep one of them", None),
     "evaluate before it": ("model.evaluate(x, y)\n", "Move it after model.fit", LINE),
-    "no training": ("", "the cell trains no model", None),
+    "no training": ("", "the cell does not train a model", None),
     "a share of too few": ("model.fit(x[:1], y[:1], validation_split=0.5)\n", "not sufficient to split", LINE),
 }
 

@@ -291,7 +291,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "sums of unequal mini-batches": (
         cell(("from_logits=True", "reduction='sum'")), {"batching": "dynamic"},
-        "is a sum, and mini-batches of different",
+        "is a sum, but mini-batches of different",
     ),
     "a metric of several numbers": (
         cell((COMPILED, "'mse', metrics=[keras.metrics.F1Score()]"), ("np.arange(8) % 2", "np.ones((8, 2), 'f')")), {},
@@ -306,7 +306,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a variable of the cell's": (
         cell((COMPILED, "times"), head=USES_OUTSIDE.replace("OUTSIDE", "tf.Variable([1.0, 2.0])")), {},
-        "the model uses a variable (or another object) that was made outside of it",
+        "the model uses a variable (or another object) that was created outside of it",
     ),
     "a variable for every call": (
         cell(("layers.Dense(2)", "Scaled(), layers.Dense(2)"), head=VARIABLE_IN_CALL), {},
@@ -378,11 +378,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no batch for an evaluation": (
         of_dataset(f"{SETS}.batch(8 if mode == 'train' else 32, drop_remainder=True).map(lambda x, y: (x, y))",
                    model=WITH_INPUT), {},
-        "returns no examples for the mode 'eval': fewer than one batch of 32. Remove drop_remainder=True.",
+        "returns less than one batch of 32 examples for the mode 'eval'. Remove drop_remainder=True.",
     ),
     "no batch to train on": (
         of_dataset(f"{SETS}.batch(32, drop_remainder=True)", model=WITH_INPUT), {},
-        "returns no examples for the mode 'train': fewer than one batch of 32",
+        "returns less than one batch of 32 examples for the mode 'train'",
     ),
     "nothing for an evaluation": (
         cell(("return DATA", "if mode == 'train': return DATA")), {}, "it returned None",
@@ -395,7 +395,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         cell(tail="batch_size = True"), {}, "batch_size must be a whole number of at least 1",
     ),
     "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is not a Keras model but a builtins.int"),
-    "weights for a model_fn": (MODEL_FN, {}, "input_fn returns sample weights, which model_fn does not take"),
+    "weights for a model_fn": (MODEL_FN, {}, "input_fn returns sample weights, which model_fn does not accept"),
 }  # fmt: skip
 
 

@@ -290,7 +290,7 @@ def test_what_the_parameter_server_kept_of_those_who_are_gone_is_released(story:
     gone = {line["number"] for line in story.events("worker.left") if line["reason"] in ("revoked", "lost")}
     assert gone
     assert gone <= released
-    assert "keeps the session" not in log
+    assert "could not close the session" not in log
 
 
 def test_nobody_else_notices_a_frozen_worker(story: Story):

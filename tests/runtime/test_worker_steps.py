@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import fields
@@ -37,21 +38,28 @@ def named_graph() -> WorkerGraph:
 
 
 class Session:
-    """A session that records what each step is fed with; `after_step` is called with the number of steps so far."""
+    """A session that records what each step is fed with; `after_step` is called with the number of steps so far.
 
-    def __init__(self, after_step: Callable[[int], None]) -> None:
+    `step` is the global step of the run.
+    """
+
+    def __init__(self, after_step: Callable[[int], None], step: int = 0) -> None:
         self.fed: list[dict[Any, Any]] = []
+        self.step = step
         self._after_step = after_step
 
     def run(self, fetches: Any, feeds: dict[Any, Any] | None = None) -> Any:
         if fetches == "missing":
             return []
+        if fetches == "before":
+            return self.step
         if feeds is None:
             return None
         self.fed.append(feeds)
-        steps = len(self.fed)
-        self._after_step(steps)
-        loss, before, after, examples, weight = 0.5, steps - 1, steps, 24, 24.0
+        before, after = self.step, self.step + 1
+        self.step = after
+        self._after_step(len(self.fed))
+        loss, examples, weight = 0.5, 24, 24.0
         return loss, before, after, examples, weight, [time.time()] * 4, None
 
 
@@ -93,3 +101,27 @@ def test_a_gradient_has_the_share_that_the_chief_gave_with_the_mini_batch(
     training.build(0)
     training.run()
     assert [(feeds["wanted"], feeds["share"]) for feeds in opened.fed] == [(32, 1.0), (24, 0.75), (40, 1.25)]
+
+
+def test_a_worker_steps_again_if_the_run_loses_its_last_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a parameter server is lost after the last step, before the chief has read that step."""
+    monkeypatch.setattr(session, "_END_POLL_SECONDS", 0.01)
+    link = ChiefLink(CHIEF, SPEC.token, "worker-0", "")
+    training = session.Training(RunFolder(tmp_path), SPEC, ASSIGNMENT, link, Stopwatch(time.time()))
+
+    def after_step(steps: int) -> None:
+        if steps == 1:
+            opened.step = 98  # of the checkpoint that the chief restored
+        if steps == 3:
+            threading.Timer(0.1, training.stop.set).start()
+
+    opened = Session(after_step, step=99)
+    replace_tensorflow(monkeypatch, opened)
+    training.listen()
+    training.build(0)
+    thread = threading.Thread(target=training.run, daemon=True)
+    thread.start()
+    thread.join(10)
+    training.stop.set()
+    assert (opened.step, len(opened.fed)) == (100, 3), "it makes the lost steps again, and none beyond the end"
+    assert not thread.is_alive()

@@ -120,7 +120,8 @@ class Cluster(BaseCluster):
         going = self.state.proposed_to_go
         if reclaim is None or reclaim.proposed is None or not going:
             raise ClusterError(
-                f"Nothing is proposed for {self.name}", fix="Its panel and `status` show proposals."
+                f"{self.name} has no proposal to agree to",
+                fix="Its panel and `status` show proposals.",
             )
         commands.send(self.directory, Agree(run="", proposal=proposal or reclaim.proposed.seq))
         return going
@@ -246,7 +247,7 @@ class Cluster(BaseCluster):
 
         if bool(spec) == bool(ps) or (ps and give_up):
             raise DeclarationError(
-                "A resize takes either workers or --ps N", fix="For example: k80x6"
+                "A resize needs workers or --ps N, not both", fix="For example: k80x6"
             )
         current = self._current
         if ps:
@@ -318,7 +319,7 @@ class Cluster(BaseCluster):
         else:
             current = self.state.spec
         if current is None:
-            raise ClusterError(f"{self.name} is not declared yet")
+            raise ClusterError(f"{self.name} is not declared yet", fix="Try again in a moment.")
         return current
 
     def logs(self, worker: str, lines: int = 200) -> Log:

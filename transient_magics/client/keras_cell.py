@@ -49,12 +49,12 @@ def refuse(tree: ast.Module, place: Place) -> None:
     for call, name in calls:
         if name.endswith("Strategy") and "tensorflow" in imported:
             raise CellError(
-                f"{_at(place, call)}: a run does not use {name}",
+                f"{_at(place, call)}: {name} has no effect in a run",
                 fix="Leave the strategy and its scope out: a run distributes the model itself.",
             )
     for method in _train_steps(tree):
         raise CellError(
-            f"{_at(place, method)}: a run does not call a train_step of the model's own",
+            f"{_at(place, method)}: a run does not call a custom train_step",
             fix="Override compute_loss instead, or run the cell as a job with %%job.",
         )
     if trains(tree):
@@ -63,8 +63,7 @@ def refuse(tree: ast.Module, place: Place) -> None:
     for call, name in calls:
         if name == "GradientTape" and not _defines(tree, "input_fn"):
             raise CellError(
-                f"{_at(place, call)}: a run does not execute a training loop of the cell's own "
-                "(GradientTape)",
+                f"{_at(place, call)}: a run does not execute a custom training loop (GradientTape)",
                 fix="Call fit of a compiled Keras model, or run the cell as a job with %%job.",
             )
 
@@ -118,12 +117,13 @@ def _refuse_frameworks(imported: dict[str, int], backend: str, place: Place) -> 
         line = place(imported[module])
         if backend == module:
             raise CellError(
-                f"{line}: Keras computes with TensorFlow in a run, and the cell uses {name}",
+                f"{line}: the cell uses {name}, but Keras uses TensorFlow in a run",
                 fix=f"Use keras.ops instead of {module}. {_JOB.format(package=package)}",
             )
         if not any(other in imported for other in _KERAS):
             raise CellError(
-                f"{line}: %%train trains models of Keras and TensorFlow, and the cell uses {name}",
+                f"{line}: the cell uses {name}, but %%train trains only models of Keras and "
+                "TensorFlow",
                 fix=_JOB.format(package=package),
             )
 
@@ -147,7 +147,7 @@ def _refuse_uncompiled(
         receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
         if name == "fit" and isinstance(receiver, ast.Name) and receiver.id in made:
             raise CellError(
-                f"{_at(place, call)}: {receiver.id} is fitted, and was never compiled",
+                f"{_at(place, call)}: {receiver.id} is fitted, but not compiled",
                 fix=f"Write {receiver.id}.compile(optimizer=..., loss=...) above it.",
             )
 

@@ -95,7 +95,7 @@ class Mover:
             for works in self._works:
                 await works.hand_over(decision.leaves, save=decision.save)
         except TrainingError as error:
-            fleet.recall(decision.leaves)
+            fleet.allow_work(decision.leaves)
             self._stay(f"no checkpoint could be saved: {error}")
         except (
             RemoteError,
@@ -103,11 +103,11 @@ class Mover:
         ) as error:
             # The step is decided again, until the move has taken too long.
             log.warning("the runs are not handed over yet: %s", error)
-            fleet.recall(decision.leaves)
+            fleet.allow_work(decision.leaves)
             await asyncio.sleep(_PAUSE_SECONDS)
         except asyncio.CancelledError:
             # The move is cancelled.
-            fleet.recall(decision.leaves)
+            fleet.allow_work(decision.leaves)
             raise
         else:
             agree(self._directory, relocation.spec)

@@ -32,7 +32,7 @@ class Tasks:
     def __contains__(self, key: str) -> bool:
         return key in self._tasks
 
-    def do(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def do(self, key: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Start `work` unless a task with this key is in flight."""
         if key in self._tasks:
             return
@@ -61,7 +61,7 @@ class Tasks:
             del self._tasks[key]
         self._changed()
 
-    async def _guarded(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _guarded(self, key: str, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:
             try:
                 await work()

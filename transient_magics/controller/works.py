@@ -184,7 +184,7 @@ class Works(ABC, Generic[_Spec]):
         reason
             Why it stops, a clause (default: `stopped_because` of its kind).
         """
-        self.end(name, reason or self.stopped_because)
+        self.request_end(name, reason=reason or self.stopped_because)
 
     def prepare(self, name: str, spec: _Spec) -> None:
         """Make what the work needs before it begins.
@@ -233,7 +233,7 @@ class Works(ABC, Generic[_Spec]):
 
     # Methods shared by all kinds
 
-    def end(self, name: str, reason: str, state: EndState | None = None) -> None:
+    def request_end(self, name: str, *, reason: str, state: EndState | None = None) -> None:
         """Record that declared work is stopping. Does nothing if it is over, stopping or unknown.
 
         Parameters
@@ -251,7 +251,7 @@ class Works(ABC, Generic[_Spec]):
             stopping = events.WorkStopping(work=name, of=self.kind, reason=reason, state=state)
             self.recorder.record(stopping)
 
-    def ended(self, name: str, state: EndState, reason: str = "") -> None:
+    def record_end(self, name: str, *, state: EndState, reason: str = "") -> None:
         """Record that work is over, with a `reason` (a clause), and clear its troubles."""
         self.recorder.record(events.WorkEnded(work=name, of=self.kind, state=state, reason=reason))
         self.note(name, "")

@@ -34,7 +34,7 @@ Program = Literal["evaluate", "next_phase", "shared_graph"]
 
 def _something(value: _Sized) -> _Sized:
     if not value:
-        raise ValueError("nothing is in it")
+        raise ValueError("the message has no content")
     return value
 
 

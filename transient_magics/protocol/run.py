@@ -49,9 +49,9 @@ _FORM = re.compile(r"(\d+(?:\.\d+)?)(KB|MB|GB|TB)?(?::(\w+))?", re.ASCII)
 def parameter_name(text: str) -> str:
     """Check a name under which a cell can read a value. Raises ValueError."""
     if not text.isidentifier() or not text.isascii() or len(text) > 60:
-        raise ValueError(f"'{text:.40}' is no name that a cell can read")
+        raise ValueError(f"'{text:.40}' is not a name that a cell can read")
     if keyword.iskeyword(text) or text.startswith("__"):
-        raise ValueError(f"'{text}' is one of Python's own names")
+        raise ValueError(f"'{text}' is reserved by Python")
     return text
 
 
@@ -366,7 +366,7 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
     for name in ("hparams", "data_dir", "cache", "prep_threads", "prep", "share_input"):
         if missing and given.get(name):
             what = f"Only a model of Tensor2Tensor takes {option(name)}"
-            return what, "A cell with a model of its own says it in the cell."
+            return what, "A cell that defines its model also defines this in its code."
     if given.get("cache") and str(given.get("data_dir") or "gs://").partition("gs://")[0]:
         return (
             "--cache needs records that workers copy",
@@ -376,7 +376,7 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
         if given.get("cache") and given.get(name):
             return (
                 f"--cache and {option(name)} cannot be used together",
-                f"With {option(name)} no worker reads records.",
+                f"With {option(name)}, workers do not read records.",
             )
     if given.get("params") and not missing:
         what = "Only a cell with a model of its own takes --param"
@@ -384,28 +384,34 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
     sync = given.get("mode") == "sync"
     batching = given.get("batching") or "uniform"
     if given.get("backup_workers") and not sync:
-        return "--backup-workers needs --mode sync", "Without it, no step waits for anybody."
+        return (
+            "--backup-workers needs --mode sync",
+            "Asynchronous steps do not wait for other workers.",
+        )
     if given.get("damping") == "staleness" and sync:
         return (
             "--damping staleness needs --mode async",
-            "No gradient of a synchronous step is late.",
+            "Synchronous steps have no late gradients.",
         )
     for name in ("deadband", "batch_smoothing", "step_time"):
         if given.get(name) is not None and batching != "dynamic":
             what = f"{option(name)} needs --batching dynamic"
-            return what, "Without it, mini-batches do not follow what is measured."
+            return what, "Other mini-batches do not adapt to measured speeds."
     judged = next((name for name in ("stop_when", "keep_best") if given.get(name)), "")
     if judged and given.get("eval_steps", 1) in (0, None):
-        what = f"{option(judged)} needs evaluations, and --eval-every end makes one"
-        return what, "Leave --eval-every out: then there is one every tenth of the steps."
+        what = f"{option(judged)} needs several evaluations, but --eval-every end makes only one"
+        return what, "Leave --eval-every out to evaluate ten times in the run."
     if given.get("finish_by") and sync:
-        return "--finish-by needs --mode async", "More workers make no more synchronous steps."
+        return (
+            "--finish-by needs --mode async",
+            "More workers do not make synchronous steps faster.",
+        )
     for name in ("confidence", "gpus", "zones", "adapt", "max_cost"):
         if given.get(name) and not given.get("finish_by"):
             return f"{option(name)} needs --finish-by", "Add --finish-by 6h, or --finish-by 18:00."
     if (given.get("batch_least") or given.get("batch_most")) and batching == "uniform":
         what = "--batch-bounds needs --batching static or dynamic"
-        return what, "Without it, all mini-batches are the declared one."
+        return what, "Other mini-batches have the declared size."
     return "", ""
 
 
@@ -440,10 +446,10 @@ class Cache:
         else:
             size = -1.0
         if not found or (not found[2] and float(found[1])) or size >= 2**62:
-            raise ValueError(f"'{text:.40}' is no size: write 2GB or 500MB:memory")
+            raise ValueError(f"'{text:.40}' is not a size: write 2GB or 500MB:memory")
         for place in get_args(Place):
             if place == (found[3] or "disk"):
                 return cls(int(size), place)
         raise ValueError(
-            f"'{text:.40}' has an unknown place: write one of {', '.join(get_args(Place))}"
+            f"'{text:.40}' has an unknown place: use one of {', '.join(get_args(Place))}"
         )

@@ -34,7 +34,7 @@ class WorkerJoined(Event):
 
 @event("worker.left", FACT)
 class WorkerLeft(Event):
-    """A worker process left. `reason`: finished, revoked, lost, or told to leave."""
+    """A worker process left the run. `reason`: finished, revoked, lost, or told to leave."""
 
     run: Name
     worker: Name
@@ -198,7 +198,7 @@ class TrainUnshipped(Event):
 
 @event("train.slow", FACT)
 class TrainSlow(Event):
-    """The cluster processes `speed` examples per second, and its workers have reached `expected`.
+    """The run is slow: `speed` examples per second, where its workers had reached `expected`.
 
     `bottleneck` is the likely cause: `worker` (`worker` names it), `input pipeline`, `parameter
     server` (its CPU; `server` names it if there are several) or `network`. With `servers` parameter
@@ -218,7 +218,7 @@ class TrainSlow(Event):
 
 @event("train.recovered", FACT)
 class TrainRecovered(Event):
-    """The cluster was slow and makes `speed` of the `expected` examples per second again."""
+    """The run is not slow any more: `speed` of the `expected` examples per second."""
 
     run: Name
     speed: Amount
@@ -324,9 +324,10 @@ class TrainMeasured(Event):
 
 @event("train.made", FACT)
 class TrainMade(Event):
-    """The run has made its steps, and its last checkpoint is written.
+    """The run has completed its steps, and its last checkpoint is written.
 
-    Its workers are free for other runs while that checkpoint is evaluated and copied home.
+    Its workers are free for other runs while that checkpoint is evaluated and copied to the
+    machine of the controller.
     """
 
     run: Name
@@ -335,9 +336,10 @@ class TrainMade(Event):
 
 @event("train.finished", FACT)
 class TrainFinished(Event):
-    """The run made its steps, or the user stopped it; its results are here or in its bucket.
+    """The run completed its steps, or the user stopped it.
 
-    `reason`, a clause: why it ended before its steps were made (`--stop-when`).
+    Its results are on the controller's machine or in its bucket. `reason`, a clause: why it ended
+    before it completed its steps (`--stop-when`).
     """
 
     run: Name
@@ -351,7 +353,7 @@ class TrainFinished(Event):
 
 @event("train.failed", FACT)
 class TrainFailed(Event):
-    """The run ended before it made its steps. `reason` is one sentence."""
+    """The run ended before it completed its steps. `reason` is one sentence."""
 
     run: Name
     reason: str
@@ -497,7 +499,7 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
     """
     found = taken(line, _OF_CHIEF, VM, since, until)
     if found.values["run"] != run:
-        raise ValueError(f"a {found.kind} event of another run")
+        raise ValueError(f"the {found.kind} event belongs to another run")
     return found
 
 

@@ -176,7 +176,7 @@ class Connection:
             else:
                 how = f"failed ({process.returncode})"
             raise CommandError(
-                f"`{text}` {how} on {self.name}: {tail or 'it says nothing'}", where=self.name
+                f"`{text}` {how} on {self.name}: {tail or 'it printed nothing'}", where=self.name
             )
         return bytes(output or b"").decode(errors="replace")
 
@@ -192,7 +192,7 @@ class Connection:
                 size += len(block)
                 if size > _LONGEST_OUTPUT:
                     raise ForeignError(
-                        f"`{text}` says more than {_LONGEST_OUTPUT >> 20} MiB on {self.name}"
+                        f"`{text}` printed more than {_LONGEST_OUTPUT >> 20} MiB on {self.name}"
                     )
                 found.append(block)
             return b"".join(found)
@@ -234,7 +234,7 @@ class Connection:
             return int(answer)
         except ValueError as error:
             raise RemoteError(
-                f"{self.name} did not say which process it started: {answer!r:.80}"
+                f"{self.name} did not report the id of the started process: {answer!r:.80}"
             ) from error
 
     async def follow(

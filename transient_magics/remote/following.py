@@ -100,7 +100,7 @@ async def follow(
                 ):
                     allowance.taken += len(chunk)
                     if allowance.taken > allowance.most:
-                        much = f"more than the {allowance.most >> 20} MiB that are taken from a VM"
+                        much = f"more than {allowance.most >> 20} MiB, the limit for a VM"
                         raise ForeignError(f"{path} on {name} has {much}", where=name)
                     block: Block = []
                     for size, line in lines.feed(chunk):
@@ -124,7 +124,8 @@ async def follow(
             raise lost(name, "")
         else:
             raise CommandError(
-                f"Following {path} on {name} ended ({process.returncode})", where=name
+                f"The program that follows {path} on {name} ended with status {process.returncode}",
+                where=name,
             )
 
 
@@ -192,7 +193,9 @@ def _begin(said: bytes, asked: int, name: str) -> int:
     if not said:
         return -1
     if (begin := said.strip()) not in (b"%d" % asked, b"0"):
-        raise RemoteError(f"{name} does not say from where it reads: {said[:80]!r}", where=name)
+        raise RemoteError(
+            f"{name} reports an invalid position in the file: {said[:80]!r}", where=name
+        )
     return int(begin)
 
 

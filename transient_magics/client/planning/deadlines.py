@@ -77,7 +77,7 @@ def moment(finish_by: str | float | datetime, cluster: BaseCluster) -> float:
         raise DeclarationError(
             "The deadline has already passed",
             where=_OPTION,
-            fix="Write 6h, or 18:00 for the next one.",
+            fix="Write a later one, such as 6h, or 18:00.",
         )
     return at
 
@@ -102,19 +102,23 @@ def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
     state = cluster.state
     spec = state.spec
     if spec is None:
-        raise ClusterError(f"{cluster.name} is not declared yet")
+        raise ClusterError(f"{cluster.name} is not declared yet", fix="Try again in a moment.")
     if others := [work.name for work in state.works.values() if not work.over]:
         what = (
-            f"A run with a deadline needs {cluster.name} alone, and "
+            f"A run with a deadline needs {cluster.name} alone, but "
             f"{' and '.join(others)} would share it"
         )
-        raise ClusterError(what, fix="Wait for their end, or declare another cluster.")
+        raise ClusterError(what, fix="Wait until they have ended, or declare another cluster.")
     for wrong, why in (
         (
             spec.provisioning_model == "standard",
-            "has on-demand workers only, and a deadline chooses between Spot and on demand",
+            "has only on-demand workers, but a run with a deadline needs Spot and on-demand "
+            "workers",
         ),
-        (not spec.replace, "was declared with --no-replace, and a deadline needs replacements"),
+        (
+            not spec.replace,
+            "was declared with --no-replace, but a run with a deadline needs replacements",
+        ),
         (
             spec.chief == "worker",
             "has its chief on a worker, whose revocation may lose checkpoints",
@@ -130,22 +134,22 @@ def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
             raise DeclarationError(what, where=_OPTION, fix="Name other GPUs with --gpus.")
         if (zones := options.get("zones")) and not any(has_gpu(zone, gpu) for zone in zones):
             raise DeclarationError(
-                f"None of {', '.join(zones)} has {gpu.upper()}s", where="--zones"
+                f"{gpu.upper()}s are not available in {', '.join(zones)}",
+                where="--zones",
+                fix="Name another zone.",
             )
     left = state.seconds_left(time.time()) * state.clock.rate / _rate(cluster)
     if options["finish_by"] - time.time() > left:
-        what = (
-            f"The limits of {cluster.name} end it in {render_duration(left)}, before the deadline"
-        )
+        what = f"{cluster.name} reaches its limits in {render_duration(left)}, before the deadline"
         raise DeclarationError(
-            what, where=_OPTION, fix="Declare it with other --max-hours or --max-cost."
+            what, where=_OPTION, fix="Declare a cluster with a larger --max-hours or --max-cost."
         )
     most = options.get("max_cost")
     if most is not None and spec.max_cost is not None:
         rest = spec.max_cost - total(state, time.time())
         if most > rest:
             what = (
-                f"{render_money(most)} exceed the rest of {cluster.name}'s limit, "
+                f"{render_money(most)} exceeds the rest of the limit of {cluster.name}, "
                 f"{render_money(max(rest, 0.0))}"
             )
             raise DeclarationError(what, where="--max-cost", fix="Use a lower limit.")
@@ -236,12 +240,11 @@ def refuse_impossible(cluster: BaseCluster, run: RunSpec, source: str, made: int
     left = run.finish_by - time.time()
     if needed is not None and needed > left:
         raise DeclarationError(
-            f"{run.name} takes {render_duration(needed)} on demand with all workers that "
-            f"{cluster.name} may have, at "
-            f"the lower limit of its speed, but only {render_duration(left)} are left",
+            f"{run.name} cannot end in time: with all workers of {cluster.name} on demand, it "
+            f"needs up to {render_duration(needed)}, but only {render_duration(left)} are left",
             where=_OPTION,
-            fix=f"The nearest possible deadline is {math.ceil(needed * _rate(cluster) / 60)}m. Or "
-            "use more workers.",
+            fix=f"Use {_OPTION} {math.ceil(needed * _rate(cluster) / 60)}m or later, or a cluster "
+            "with more workers.",
         )
 
 

@@ -237,5 +237,5 @@ def _count(
             timeout=_SECONDS,
         )
     if not isinstance(model := found.get("model"), dict):
-        raise TrainingError(f"{what} failed: {found.get('note') or 'no result'}")
+        raise TrainingError(f"{what} failed: {found.get('note') or 'it has no result'}")
     return {name: float(value) for name, value in model.items()}

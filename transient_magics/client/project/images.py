@@ -118,10 +118,16 @@ class Build:
             deadline = time.monotonic() + timeout
         while (state := self.state) == "building":
             if time.monotonic() > deadline:
-                raise CloudError(f"The image {self.name} is not built after {timeout:g} s")
+                raise CloudError(
+                    f"The image {self.name} is not built after {timeout:g} s",
+                    fix="The build continues; wait again.",
+                )
             time.sleep(_POLL_SECONDS)
         if state != "built":
-            raise CloudError(f"The build of {self.name} failed: {self._why}")
+            raise CloudError(
+                f"The build of {self.name} failed: {self._why}",
+                fix=f"See {self.directory / layout.CONTROLLER_LOG}, then build it again.",
+            )
 
     def __str__(self) -> str:
         state = self.state

@@ -20,8 +20,9 @@ from ...catalog import (
     has_gpu,
     never_on_demand,
     price_list,
+    zones_with,
 )
-from ...errors import ClusterError, DeclarationError
+from ...errors import ClusterError, DeclarationError, reason_of
 from ...journal.lock import held as is_locked
 from ...journal.lock import starting
 from ...protocol import checks, layout
@@ -63,7 +64,9 @@ class Measurement:
             )
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"The measurement {name} cannot be read: {error}", where=str(self._folder)
+                f"The measurement {name} cannot be read: {reason_of(error)}",
+                where=str(self._folder),
+                fix="Delete its folder.",
             ) from None
 
     @property
@@ -120,7 +123,10 @@ class Measurement:
             deadline = time.monotonic() + timeout
         while not self.over:
             if time.monotonic() > deadline:
-                raise ClusterError(f"{self.name} is not over after {timeout:g} s")
+                raise ClusterError(
+                    f"{self.name} has not ended within {timeout:g} s",
+                    fix="It continues; wait again, or call stop().",
+                )
             time.sleep(_POLL_SECONDS)
 
     def __str__(self) -> str:
@@ -246,10 +252,14 @@ def measure(
     for zone in zones:
         parse_groups(f"{gpu}@{zone}", ACCELERATORS, ZONES)
         if not has_gpu(zone, gpu):
-            raise DeclarationError(f"{zone} has no {gpu.upper()}", where="--zones")
+            raise DeclarationError(
+                f"{gpu.upper()} is not available in {zone}",
+                where="--zones",
+                fix=f"Zones with it: {', '.join(zones_with(gpu)[:4])}.",
+            )
     if project and every < _LEAST_EVERY:
         raise DeclarationError(
-            "With --project, --every takes a minute or more", fix="For example: --every 10m"
+            "With --project, --every must be at least a minute", fix="For example: --every 10m"
         )
     lines = price_list([gpu], external_ip=False)
     now = time.time()
@@ -270,10 +280,10 @@ def measure(
     )
     if spec.round_dollars > budget:
         what = (
-            f"One request in {text.count(len(spec.zones), 'zone')} may cost "
+            f"A request in each of {text.count(len(spec.zones), 'zone')} may cost "
             f"{text.money(spec.round_dollars)}"
         )
-        raise DeclarationError(what, where="--budget", fix="Raise it, or name fewer zones.")
+        raise DeclarationError(what, where="--budget", fix="Raise the budget, or name fewer zones.")
     folder = places.private(places.measurements() / spec.name)
     (folder / layout.SPEC).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     commands.start("programs.measure", folder)

@@ -42,9 +42,9 @@ def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> A
     """
     target = file and _checked(file)
     if registered := RunFolder(run.directory).spec().model:
-        fix = "run.predict and run.export use it."
+        fix = "Use run.predict or run.export instead."
         raise TrainingError(
-            f"{run.name} trains Tensor2Tensor's {registered}, which is not a Keras model", fix=fix
+            f"{run.name} trains {registered} of Tensor2Tensor, which is not a Keras model", fix=fix
         )
     step, weights, example = _values(run, checkpoint)
     if "tensorflow" not in sys.modules:
@@ -117,28 +117,29 @@ def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
     weights = dict(zip(weight_names(model.weights), model.weights, strict=True))
     if strange := sorted(weights.keys() ^ values.keys()):
         if strange[0] in weights:
-            lacks = "the checkpoint lacks"
+            without = "The checkpoint"
         else:
-            lacks = "the cell's model, built here, lacks"
-        raise TrainingError(f"{lacks} {strange[0]}", where=where, fix=_SAME)
-    if [*weights] != [
-        *values
-    ]:  # as where layers follow the order of a set, which is another one in each kernel
+            without = "The model that the cell builds here"
+        raise TrainingError(f"{without} has no variable {strange[0]}", where=where, fix=_SAME)
+    # Keras numbers layers in the order of their creation. In a different order, `dense` and
+    # `dense_1` would be swapped. A cell that creates layers in the order of a set has another
+    # order in each process.
+    if list(weights) != list(values):
         raise TrainingError(
-            "the cell makes its layers in another order here", where=where, fix=_SAME
+            "The cell creates its layers in a different order here", where=where, fix=_SAME
         )
     for path, weight in weights.items():
         wanted = _kind(weight.shape, weight.dtype)
         there = _kind(values[path].shape, values[path].dtype)
         if wanted != there:
             raise TrainingError(
-                f"{path} is {there} in the checkpoint and {wanted} here", where=where, fix=_SAME
+                f"{path} is {there} in the checkpoint, but {wanted} here", where=where, fix=_SAME
             )
     for path, weight in weights.items():
         weight.assign(values[path])
 
 
-_SAME = "The cell has to make the same model wherever it runs."
+_SAME = "The cell must create the same model on every machine."
 
 
 def _kind(shape: Any, dtype: Any) -> str:
@@ -152,12 +153,11 @@ def _checked(file: Path) -> Path:
     target = file.absolute()
     if target.suffix != _SUFFIX:
         raise TrainingError(
-            f"{file.name} is no name of a Keras model", fix=f"Name a file that ends in {_SUFFIX}."
+            f"{file.name} is not a valid name of a Keras model",
+            fix=f"Use a name that ends in {_SUFFIX}.",
         )
     if target.exists():
-        raise TrainingError(
-            "There is something at this place already", where=str(target), fix="Name another file."
-        )
+        raise TrainingError("The file already exists", where=str(target), fix="Use another name.")
     return target
 
 

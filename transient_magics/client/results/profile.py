@@ -50,7 +50,9 @@ def profile(run: RecordedRun, file: Path, worker: str) -> Path:
     found = run.state.traced
     if found is None or found == before:
         raise TrainingError(
-            f"{run.name} ended, or made no step, before one could be traced", where=run.cluster.name
+            f"No step of {run.name} was traced: it ended, or made no step within {_SECONDS:.0f} s",
+            where=run.cluster.name,
+            fix="Try again while it trains.",
         )
     if found.reason:
         raise TrainingError(
@@ -59,7 +61,9 @@ def profile(run: RecordedRun, file: Path, worker: str) -> Path:
     path = run.directory / layout.trace_of(found.worker)
     if not until_home(run.cluster, lambda: _written(run).get(path) != had.get(path)):
         raise TrainingError(
-            "The trace has not come here from the VM of the controller", where=run.cluster.name
+            "The trace has not arrived from the VM of the controller",
+            where=run.cluster.name,
+            fix="Try again in a moment.",
         )
     trace = read(path)
     try:
@@ -85,10 +89,12 @@ def read(path: Path) -> Trace:
             return unpacked(file.read(MOST_BYTES + 1))
     except OSError as error:
         raise TrainingError(
-            f"The trace is not here yet: {reason_of(error)}", where=str(path)
+            f"The trace cannot be read: {reason_of(error)}", where=str(path)
         ) from error
     except ValueError as error:
-        raise TrainingError(f"What the VM sent is no trace: {error}", where=str(path)) from error
+        raise TrainingError(
+            f"The file from the VM is not a trace: {error}", where=str(path)
+        ) from error
 
 
 def written(trace: Trace, name: str) -> bytes:

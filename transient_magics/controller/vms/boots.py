@@ -75,7 +75,7 @@ class Boots:
         if vm.state == "booting" and not vm.failure:
             self._tasks.do(f"boot {vm.name}", partial(self._follow, vm.name))
 
-    def leave(self, vm: str) -> None:
+    def forget(self, vm: str) -> None:
         """Stop following the VM, which is gone."""
         self._tasks.cancel(f"boot {vm}")
 

@@ -63,8 +63,11 @@ class CredentialStatus:
         return pause
 
     @contextmanager
-    def deferring(self) -> Generator[None]:
-        """Drop work that fails for lack of credentials: it is decided again after a login."""
+    def noting_refusal(self) -> Generator[None]:
+        """Note a refusal of the credentials instead of raising it.
+
+        The work in this context ends there. It is decided again after a login.
+        """
         try:
             yield
         except CredentialsError as error:

@@ -46,7 +46,7 @@ from ..decisions.heartbeat import SilentVms
 from ..host import controller_vm
 from ..record import Recorder
 from ..tasks import Tasks
-from ..trust import agreed_spec, compare
+from ..trust import agreed_spec, refuse_difference
 from .access import Access, WantedBack
 from .boots import Boots
 from .credentials import CredentialStatus
@@ -85,10 +85,11 @@ _Answer = Callable[[events.VmRequested], Awaitable[Vm]]
 class Fleet:
     """The VMs of one cluster.
 
-    All methods return quickly or are coroutines. Slow work runs in `tasks`, under the name of its
-    VM (requests), `delete NAME`, `remove NAME` or `link NAME`, so that no work runs twice. The
-    state of the VMs is in the journal only: a controller that follows a killed one starts with an
-    empty fleet and resumes the pending requests after its first poll.
+    Methods that wait are coroutines. Slow work runs in `tasks`, so that no work runs twice: under
+    the name of its VM (requests), `delete NAME`, `remove NAME` (a VM that the journal does not
+    have), `revoke NAME` or `link NAME`. The state of the VMs is in the journal only: a controller
+    that follows a killed one starts with an empty fleet and resumes the pending requests after its
+    first poll.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ class Fleet:
         Runs the work that is in flight.
     agent_line
         Called with the VM and each line that its agent writes.
-    wanted
+    report_wanted_back
         Called after every poll with the VMs that the provider wants back, or None.
     """
 
@@ -113,21 +114,25 @@ class Fleet:
         access: Access,
         tasks: Tasks,
         agent_line: Callable[[str, AgentLine], None],
-        wanted: Callable[[WantedBack | None], None],
+        report_wanted_back: Callable[[WantedBack | None], None],
     ) -> None:
         self._directory = directory
         self._recorder = recorder
         self._access = access
         self._tasks = tasks
         self._agent_line = agent_line
-        self._report_wanted_back = wanted
+        self._report_wanted_back = report_wanted_back
         self._public_key = generate_key(directory / layout.KEY)
         self._owner = saved_owner(directory)
         self._links: dict[str, Link] = {}
         self._silent = SilentVms()
         self._link_lost = asyncio.Event()
         self._stopping_since: dict[str, float] = {}
-        """When Compute Engine first listed a VM as stopping, by VM."""
+        """When Compute Engine first listed a VM as stopping, by VM.
+
+        Entries stay: a VM that stops does not run again, and its name is never used again. VMs that
+        stop to change their machine type are not in it.
+        """
         self._credentials = CredentialStatus(recorder)
         self._boots = Boots(recorder, access, tasks)
         self._restarts = Restarts(
@@ -186,19 +191,20 @@ class Fleet:
         """Resources of a parameter server, from the catalog or, if emulated, of this machine."""
         return server(self._spec, self._access.link, _MEMORY)
 
-    def given_up(self) -> list[str]:
-        """Return the VMs that no longer answer and are given up.
+    def find_silent(self) -> list[str]:
+        """Return the VMs that have not answered for too long, to be deleted.
 
-        The result depends on the time: call it for every decision.
+        The result depends on the time, so call it for every decision. If no VM answers, it is
+        empty: this reports instead that the path to the VMs may be closed.
         """
         names = [
             vm.name
             for vm in self._state.living
             if vm.address and vm.answered_at and not vm.change and vm.name != controller_vm()
         ]
-        given_up = self._silent.given_up(names, time.monotonic())
+        silent = self._silent.given_up(names, time.monotonic())
         self._recorder.note("silence", _PATH_CLOSED if self._silent.path_closed else "")
-        return given_up
+        return silent
 
     # ---------------------------------------------------------------- requests
 
@@ -263,7 +269,7 @@ class Fleet:
             if state.relocation is None:
                 agreed = replace(agreed, moving=None)
             spec = agreed_spec(agreed, event, there)
-            compare(agreed, event, self._vm_request(event), self._vm_request(event, spec))
+            refuse_difference(agreed, event, self._vm_request(event), self._vm_request(event, spec))
         except (AgreementError, DeclarationError) as error:
             return str(error)
         return ""
@@ -321,24 +327,31 @@ class Fleet:
                 )
             )
 
-    def _resume_request(self, vm: VmState) -> None:
-        """Send a request of an earlier controller again.
+    def _resume_requests(self, vms: Collection[VmState]) -> None:
+        """Send requests of an earlier controller again.
 
-        It has the same identity, so that Compute Engine creates no second VM.
+        They have the same identities, so that Compute Engine creates no VM twice. Only the journal
+        has the requests, and it is read once for all of them. After the first poll of a controller
+        there are none.
         """
-        history = read(self._directory / layout.JOURNAL)
-        earlier = next(
-            event
-            for event in history
-            if isinstance(event, events.VmRequested) and event.vm == vm.name
-        )
-        if why := self._outside_agreement(earlier):
-            self._recorder.note("agreement", why)
-            self._recorder.record(
-                events.VmDeleted(vm=vm.name, reason="it is outside what was declared")
-            )
+        if not vms:
             return
-        self._tasks.do(vm.name, partial(self._insert, earlier, self._send_one))
+        requests = {
+            event.vm: event
+            for event in read(self._directory / layout.JOURNAL)
+            if isinstance(event, events.VmRequested)
+        }
+        for vm in vms:
+            earlier = requests[vm.name]
+            if why := self._outside_agreement(earlier):
+                self._recorder.note("agreement", why)
+                # If the earlier controller had sent it, the VM exists. Then a poll finds it listed
+                # although the journal does not have it, and removes it.
+                self._recorder.record(
+                    events.VmDeleted(vm=vm.name, reason="it is outside what was declared")
+                )
+            else:
+                self._tasks.do(vm.name, partial(self._insert, earlier, self._send_one))
 
     # ---------------------------------------------------------------- links
 
@@ -352,7 +365,7 @@ class Fleet:
         for name in self._links.keys() - running.keys():
             del self._links[name]
             self._tasks.cancel(f"link {name}")
-            self._boots.leave(name)
+            self._boots.forget(name)
             self._silent.remove(name)
             self._recorder.note(name, "")
         hooks = Hooks(self._on_ready, self._lost, self._agent_line, self._recorder.note)
@@ -391,8 +404,10 @@ class Fleet:
         for link in self._links.values():
             link.release(run)
 
-    async def leave(self, vms: Sequence[str], role: str) -> None:
-        """End what those of `vms` with this role do for runs: it continues on other VMs.
+    async def stop_work(self, vms: Sequence[str], role: str) -> None:
+        """Make the agents of those `vms` that have this role stop their work for runs.
+
+        The runs continue on other VMs. The agents get no work again until `allow_work`.
 
         Raises
         ------
@@ -408,17 +423,19 @@ class Fleet:
             and self._state.vms[name].living
             and self._state.vms[name].role == role
         ]
-        leaving = (link.leave(at_once=role != WORKER) for link in links)
+        # A worker completes its step first. A parameter server ends immediately: otherwise its chief
+        # would report that the run has ended.
+        stopping = (link.stop_work(at_once=role != WORKER) for link in links)
         # All of them get the command before the first error is raised.
-        for outcome in await asyncio.gather(*leaving, return_exceptions=True):
+        for outcome in await asyncio.gather(*stopping, return_exceptions=True):
             if outcome is not None:
                 raise outcome
 
-    def recall(self, vms: Sequence[str]) -> None:
-        """Allow these VMs to get work again, after `leave`."""
+    def allow_work(self, vms: Sequence[str]) -> None:
+        """Allow these VMs to get work again, after `stop_work`."""
         for name in vms:
             if link := self._links.get(name):
-                link.recall()
+                link.allow_work()
 
     def advance_machine_changes(self) -> None:
         """Take the next step for VMs whose machine type changes."""
@@ -445,9 +462,9 @@ class Fleet:
                 self._silent.polled(began, time.monotonic(), answered=True)
                 self._recorder.note("poll", "")
                 self._credentials.accept()
-                await self._read_weather()
+                await self._read_emulator_state()
                 listed = {vm_name(self._spec, vm.name): vm for vm in found}
-                self._compare(listed, asked, await self._endings(listed))
+                self._reconcile(listed, asked, await self._endings(listed))
             if self._credentials.refused:
                 await asyncio.sleep(self._credentials.next_pause())
                 continue
@@ -481,19 +498,22 @@ class Fleet:
         # Without an id, the labels are a name and an owner, and an earlier cluster may have both.
         return [vm for vm in found if vm_name(self._spec, vm.name) in self._state.vms]
 
-    async def _read_weather(self) -> None:
-        """Read the clock of the emulator, and which VMs the provider wants back."""
+    async def _read_emulator_state(self) -> None:
+        """Read the clock of the emulator, and which VMs the provider wants back.
+
+        On Google the clock is that of this machine, and no VMs are wanted back.
+        """
         try:
             clock, wanted_back = await self._access.weather()
-        except UnreachableError as error:
-            # The next poll reopens the emulator, and reads its weather.
+        except CloudError as error:
+            # The next poll reopens the emulator, and reads this again.
             log.warning("%s", error)
             return
         if clock != self._state.clock:
             self._recorder.record(events.ClusterClock(anchors=clock.anchors))
         self._report_wanted_back(wanted_back)
 
-    def _compare(
+    def _reconcile(
         self, found: Mapping[str, Vm], asked: float, endings: Mapping[str, datetime]
     ) -> None:
         """Record how the list of VMs differs from the journal.
@@ -507,16 +527,18 @@ class Fleet:
         endings
             When VMs that are gone began to stop, by id.
         """
+        unanswered: list[VmState] = []
         for vm in self._state.living:
             if vm.name in self._tasks or f"delete {vm.name}" in self._tasks:
                 continue
             # A machine change stops and starts the VM: the list may show it before the start.
-            if vm.change or 0 < asked <= vm.restarted_at:
+            if vm.change or asked <= vm.restarted_at:
                 continue
             if not vm.running_at:
-                self._resume_request(vm)
+                unanswered.append(vm)
             else:
-                self._compare_running(vm, found.get(vm.name), asked, endings)
+                self._reconcile_running(vm, found.get(vm.name), asked, endings)
+        self._resume_requests(unanswered)
         self._record_late_starts(found)
         living = {vm.name for vm in self._state.living}
         for name, vm in found.items():
@@ -527,7 +549,7 @@ class Fleet:
             if name not in self._tasks and f"delete {name}" not in self._tasks:
                 self._tasks.do(f"remove {name}", partial(self._remove, name, vm))
 
-    def _compare_running(
+    def _reconcile_running(
         self, vm: VmState, seen: Vm | None, asked: float, endings: Mapping[str, datetime]
     ) -> None:
         """Record how a VM that runs by the journal is listed; `seen` is None if it is missing."""
@@ -624,7 +646,7 @@ class Fleet:
         if life is None:
             return 0
         started = self._local_time(life.started)
-        # An earlier VM had the same name.
+        # This is the life of a VM that an earlier cluster had under the same name.
         if started < vm.requested_at * 1e9:
             return 0
         self._recorder.record(events.VmRunning(vm=name, address="", vm_id=life.id, started=started))
@@ -667,23 +689,25 @@ class Fleet:
             self._credentials.report()
             return
         if vm.change:
-            self._restarts.leave(vm.name)
+            self._restarts.cancel(vm.name)
         self._tasks.do(f"delete {vm.name}", partial(self._delete, vm, reason))
 
     async def _delete(self, vm: VmState, reason: str) -> None:
-        # A VM whose request is not answered yet cannot be deleted.
+        # A VM whose request is not answered yet cannot be deleted. Requests time out after ten
+        # minutes; a deletion that fails then is decided again.
         await self._tasks.finished(vm.name, timeout=600)
         link = self._links.get(vm.name)
         if link and vm.role == WORKER:
             await link.dismiss()
-        with self._credentials.deferring():
+        with self._credentials.noting_refusal():
             try:
                 name = instance_name(self._spec, vm.name)
                 begun = await self._access.engine.delete(vm.zone, name, labels(self._spec))
             except CloudError:
                 if link and vm.role == WORKER:
-                    link.recall()
-                # The deletion is decided again as soon as this task has failed.
+                    link.allow_work()
+                # The deletion is decided again as soon as this task has failed. While the task
+                # sleeps it keeps its key, so the next attempt waits as long.
                 await asyncio.sleep(_RETRY_SECONDS)
                 raise
             latest = self._state.vms[vm.name]
@@ -698,7 +722,7 @@ class Fleet:
 
     async def _remove(self, name: str, vm: Vm) -> None:
         """Delete a listed VM that is gone by the journal, or that the journal does not have."""
-        with self._credentials.deferring():
+        with self._credentials.noting_refusal():
             await self._access.engine.delete(vm.zone, vm.name, labels(self._spec))
             # It may have run before it was deleted.
             if self._never_ran(name):
@@ -770,15 +794,17 @@ class Fleet:
         """
         uploaded = 0
         while True:
-            if uploaded != self._state.seq:
-                uploaded = self._state.seq
-                await self._upload_journal()
+            # Events that are recorded during the upload are not in it.
+            seq = self._state.seq
+            if uploaded != seq and await self._upload_journal():
+                uploaded = seq
             await asyncio.sleep(_BACKUP_SECONDS)
 
-    async def _upload_journal(self) -> None:
+    async def _upload_journal(self) -> bool:
+        """Upload the journal to the bucket, and return whether that succeeded."""
         store = cluster_store(self._spec)
         if not store or not self.storage:
-            return
+            return False
         bucket, path = split(store)
         target = f"{path}{layout.JOURNAL}"
         try:
@@ -786,6 +812,8 @@ class Fleet:
         except CloudError as error:
             # The deletion of VMs, which cost money, does not wait for the bucket.
             log.warning("the journal is not in the bucket: %s", error)
+            return False
+        return True
 
 
 def _cause(error: CloudError) -> str:

@@ -93,7 +93,7 @@ class Restarts:
             self._recorder.note(_key(name), "")
         self._begun -= over
 
-    def leave(self, vm: str) -> None:
+    def cancel(self, vm: str) -> None:
         """Cancel the change of a VM that is deleted."""
         self._tasks.cancel(_key(vm))
 
@@ -106,7 +106,7 @@ class Restarts:
     async def _carry_out(self, name: str) -> None:
         while vm := self._pending(name):
             try:
-                with self._credentials.deferring():
+                with self._credentials.noting_refusal():
                     await self._step(vm)
             except GoneError:
                 # Wait until the VM is not found any more.
@@ -176,7 +176,7 @@ class Restarts:
             await self._engine.power.stop(zone, instance)
         except CloudError as error:
             if link:
-                link.recall()
+                link.allow_work()
             if isinstance(error, GoneError):
                 raise
             self._refused(error, events.VmMachineRefused(vm=vm.name, reason=str(error)))

@@ -83,7 +83,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
     if event.seq and event.seq <= state.seq:
         return state
     if event.seq > state.seq + MOST_LOST:
-        raise JournalError(f"An event of number {event.seq} cannot follow on number {state.seq}")
+        raise JournalError(f"Event {event.seq} cannot follow event {state.seq}")
     if rule := _rules().get(type(event)):
         try:
             state = rule(state, event)
@@ -95,7 +95,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
             ArithmeticError,
             TransientError,
         ) as error:
-            raise JournalError(f"A {event.kind} event makes no sense: {error}") from error
+            raise JournalError(f"A {event.kind} event does not fit the state: {error}") from error
     recent = state.recent
     if not isinstance(event, _frequent()):
         recent = (*recent[1 - RECENT :], event)

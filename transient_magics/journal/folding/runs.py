@@ -140,11 +140,11 @@ def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
 def _(state: ClusterState, event: e.TrainMoved) -> ClusterState:
     queue = [run.name for run in state.queue]
     if event.run not in queue:
-        raise ValueError(f"{event.run} does not wait")
+        raise ValueError(f"{event.run} is not in the queue")
     order = [claim.name for claim in state.claims if claim.name != event.run]
     queue.remove(event.run)
     if event.before and event.before not in queue:
-        raise ValueError(f"{event.before} does not wait")
+        raise ValueError(f"{event.before} is not in the queue")
     before = event.before or next(iter(queue), "")
     order.insert(order.index(before) if before else len(order), event.run)
     return changed(state, order=tuple(order))
@@ -200,7 +200,7 @@ def _(state: ClusterState, event: e.PreparationScaled) -> ClusterState:
     if others := [
         slot for slot in event.slots if state.preparers.get(slot, event.run) != event.run
     ]:
-        raise ValueError(f"slot {others[0]} is another run's")
+        raise ValueError(f"slot {others[0]} belongs to another run")
     before = state.of(RunState)[event.run].preparation
     count = len(event.slots)
     least = before.least

@@ -98,7 +98,7 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
         if name not in FORMULAS:
             raise unknown("formula", name, FORMULAS, where="--fit")
     if walled := [name for name in chosen if name not in sensible]:
-        what = f"The {walled[0]} has a wall at 24 hours, and Spot VMs have no such limit"
+        what = f"The {walled[0]} fit ends at 24 hours, but Spot VMs have no such limit"
         raise DeclarationError(
             what, where="--fit", fix="Choose early or weibull, or --provisioning-model preemptible."
         )
@@ -258,7 +258,7 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
         best = search(best.x)
     if best.fun >= _IMPOSSIBLE:
         raise PlanError(
-            f"No {formula} lifetime fits these observations",
+            f"The {formula} distribution cannot be fitted to these lifetimes",
             fix="Use the observed survival: --fit km.",
         )
     formula_model = family.build(best.x)

@@ -83,7 +83,7 @@ class Terms:
             for values_ in values["repeats"]
         )
         if not repeats:
-            raise ValueError("a measure of stalls without a repeat")
+            raise ValueError("the measurement of stalls has no repeats")
         stalls = Stalls(
             values["kind"],
             tuple(values["names"]),
@@ -199,14 +199,15 @@ class Change:
     def __post_init__(self) -> None:
         if not 0 <= self.cache <= 1:
             raise DeclarationError(
-                f"cache={self.cache:g} is not a share of the data", fix="Name one from 0 to 1."
+                f"cache must be a share of the data from 0 to 1, not {self.cache:g}"
             )
         for field in fields(self)[1:]:
             if not 0.01 <= getattr(self, field.name) <= 100:
-                what = f"{field.name}={getattr(self, field.name):g} is not a valid factor"
-                raise DeclarationError(
-                    what, fix="1 is the measured state; name one from 0.01 to 100."
+                what = (
+                    f"{field.name} must be a factor from 0.01 to 100, not "
+                    f"{getattr(self, field.name):g}"
                 )
+                raise DeclarationError(what, fix="Use 1 for no change.")
 
 
 _TIMES = [field.name for field in fields(Change) if field.name != "cache"]
@@ -237,12 +238,13 @@ _UNEVEN = 0.1
 """A share of a step above which a part within the noise may still be a stall."""
 
 _REMEDIES: Mapping[str, str] = {
-    "serialisation": "bigger mini-batches have fewer steps to send (--hparams batch_size=..., or batch_size in the "
-    "cell), and --wire bf16 halves what is sent",
-    "network": "workers nearer to the parameter servers (--zone with a single zone), fewer and faster GPUs, or --wire "
-    "bf16, which halves what is sent",
+    "serialisation": "bigger mini-batches have fewer steps to send (--hparams batch_size=..., or "
+    "batch_size in the cell), and --wire bf16 halves what is sent",
+    "network": "workers nearer to the parameter servers (--zone with a single zone), fewer and "
+    "faster GPUs, or --wire bf16, which halves what is sent",
     "contention": "one more parameter server shares the work (--ps {more})",
-    "preparation": "more cores prepare more (--machine-type), or the records could contain prepared examples",
+    "preparation": "more cores prepare more (--machine-type), or the records could contain "
+    "prepared examples",
     "fetch": "a faster disk (--disk 200GB:ssd), or fewer bytes for each example",
 }
 
@@ -266,7 +268,10 @@ def advice(stalls: Stalls, servers: int = 1) -> str:
     uneven = max(stalls.parts, key=lambda part: part.share)
     if uneven.share >= _UNEVEN:
         often = f"{uneven.name} took {uneven.share:.0%} of a step in the mean, but unevenly"
-        return f"No stall stands out of the noise, but {often}: use more --repeats, or longer --seconds."
+        return (
+            f"No stall stands out of the noise, but {often}: use more --repeats, or longer "
+            "--seconds."
+        )
     share = f"{min(stalls.compute.share, 1):.0%} of a step is computing"
     faster = "A faster GPU"
     if stalls.kind.partition("/")[0] == "cpu":
@@ -298,8 +303,8 @@ def terms_words(which: str, terms: Terms, change: Change) -> str:
         with_ = f", {terms.workers} workers and --ps {terms.servers}"
     computed = ", computed for these" if moved else ""
     return (
-        f"A step on the {which}: {listed}{noise}, as {terms.run} measured on {terms.place.vcpus} vCPUs in "
-        f"{len(stalls.repeats)} repeats{with_}{computed}."
+        f"A step on the {which}: {listed}{noise}, as {terms.run} measured on {terms.place.vcpus} "
+        f"vCPUs in {len(stalls.repeats)} repeats{with_}{computed}."
     )
 
 

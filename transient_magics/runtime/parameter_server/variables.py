@@ -238,7 +238,7 @@ class Keeper:
         TrainingError for a checkpoint of another model.
         """
         if missing := self._variables.trained - values.keys():
-            raise _another_model(f"the checkpoint has no {min(missing)}")
+            raise _another_model(f"the checkpoint has no variable {min(missing)}")
         values = self._trainable.continued(step, values)
         operations: list[Any] = []
         feeds: dict[Any, Any] = {}
@@ -255,7 +255,7 @@ class Keeper:
                 saved = tuple(value.shape)
                 built = tuple(placeholder.shape.as_list())
                 raise _another_model(
-                    f"{name} has the shape {saved} in the checkpoint and {built} in the model"
+                    f"{name} has the shape {saved} in the checkpoint, but {built} in the model"
                 )
             operations.append(loading.operation)
             feeds[placeholder] = value
@@ -291,10 +291,10 @@ class Keeper:
         if names[0] in self._variables.trained:
             fix = "Lower learning_rate"
         else:
-            fix = "Look at the layer that assigns it"
+            fix = "Check the layer that assigns it"
         if steps := [step for step in self._checkpoints.steps() if step != writing]:
-            fix += f"; the checkpoint of step {steps[0]:,} is from before"
-        what = f"{names[0]} is not finite any more at step {self._read_step():,}{more}"
+            fix += f"; the checkpoint of step {steps[0]:,} is still finite"
+        what = f"{names[0]} is no longer finite at step {self._read_step():,}{more}"
         raise NotFiniteError(what, fix=f"{fix}.")
 
     def _save(self) -> Saved:
@@ -337,7 +337,7 @@ def start_server(assignment: Assignment, threads: int) -> str:
 
 def _another_model(what: str) -> TrainingError:
     return TrainingError(
-        what, where="--resume", fix="Resume it with the model that it was trained with."
+        what, where="--resume", fix="Use the model with which the checkpoint was trained."
     )
 
 
@@ -374,7 +374,7 @@ def release(server: str, number: int) -> None:
         except grpc.RpcError as error:
             why = error.details() if isinstance(error, grpc.Call) else str(error)
             raise ConnectionError(
-                f"{server} keeps the session of worker number {number}: {why}"
+                f"{server} could not close the session of worker number {number}: {why}"
             ) from error
 
 

@@ -125,11 +125,7 @@ def evaluate(
     # Random examples are the same in each evaluation.
     seed_process(spec.program_seed, "evaluation")
     checkpoints = Checkpoints(folder.checkpoints)
-    steps = checkpoints.steps()
-    if not steps or (step is not None and step not in steps):
-        raise TrainingError("there is no checkpoint to evaluate", where=str(folder.checkpoints))
-    if step is None:
-        step = steps[0]
+    step = checkpoints.find(step)
     run_pass = partial(_run_pass, trainable, spec, checkpoints, step)
     part: dict[str, Any] = {}
     if isinstance(trainable, OwnModel):

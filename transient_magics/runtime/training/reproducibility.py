@@ -325,7 +325,7 @@ def parse_fingerprint(text: str) -> dict[str, str]:
         found = checks.parsed_object(text.encode())
     parts = {name: value for name, value in found.items() if isinstance(value, str)}
     if parts.keys() != found.keys() or not parts.keys() <= _DIFFERENT.keys():
-        raise ValueError(f"not a fingerprint of a program: {text:.80}")
+        raise ValueError(f"{text:.80} is not a fingerprint of a program")
     if EVALUATION in parts:
         _read(parts[EVALUATION])
     return parts
@@ -389,4 +389,4 @@ def _read(text: str) -> tuple[str, float, float]:
         case [str() as digest, float() as total, float() as magnitude]:
             return digest, total, magnitude
         case _:
-            raise ValueError(f"not a checksum of arrays: {text:.80}")
+            raise ValueError(f"{text:.80} is not a checksum of arrays")

@@ -222,7 +222,7 @@ class ChiefLink:
                 self._stop(message.reason)
             case messages.Refused() if self.number is None:
                 # Raised so that `_run` connects again after a pause.
-                raise ConnectionRefusedError("the chief of the previous run still answers here")
+                raise ConnectionRefusedError("the chief of the previous run still has this address")
             case messages.Refused():
                 self._stop("told to leave")  # the chief of a later run has this address
             case None:

@@ -50,7 +50,7 @@ def require_gpu(name: str, server: Any, threads: int) -> None:
     with tensorflow().Session(server.target, config=placement.plain_config(threads)) as session:
         found = any(device.device_type == "GPU" for device in session.list_devices())
     if not found:
-        raise GpuUnseenError(f"TensorFlow does not see its GPU ({name}): {likely_reason()}")
+        raise GpuUnseenError(f"TensorFlow cannot use the GPU ({name}): {likely_reason()}")
 
 
 def likely_reason(driver: Path = _DRIVER) -> str:

@@ -42,13 +42,18 @@ _CLOSE_LOST_SECONDS = 0.2
 
 Closing hangs where the session's server is gone, and the next session should not wait for it.
 """
-_FRUITLESS_SESSIONS = 3
-"""Sessions without a step that still count as progress for the watchdog.
+_END_POLL_SECONDS = 0.5
+"""Pause between two reads of the global step after the last step."""
+_SESSIONS_COUNTED_ALIVE = 3
+"""Successive sessions without a step that count as progress for the watchdog.
 
 A parameter server that comes back may end a few sessions.
 """
-_MAX_FRUITLESS_SESSIONS = 5
-"""Sessions without a step after which an error of the session ends the run, if it may be ours."""
+_SESSIONS_BEFORE_FAILURE = 5
+"""Successive sessions without a step after which an error fails the run.
+
+Only an error that the user's graph may have caused (`placement.may_be_own`) fails it.
+"""
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 2.0
 """Pauses between sessions; they grow while sessions make no step."""
@@ -57,8 +62,10 @@ _LONGEST_PAUSE = 2.0
 class Training:
     """One worker's part in a run. `run` returns when training has ended or `stop` was set.
 
-    Methods run on the training thread, in the order `define`, `listen`, `build`, `run`. The main
-    thread sets `stop` and `leave_at`, and reads `alive`, `starved` and `meter`.
+    Methods run on the training thread, in the order `make_ready` (only for a run that prepares
+    while another run has the VM), `define`, `listen`, `build`, `run`. That thread sets `blocks`
+    before `build`, if the records come in blocks. The main thread sets `stop` and `leave_at`, and
+    reads `alive`, `starved` and `meter`.
     """
 
     def __init__(
@@ -105,7 +112,7 @@ class Training:
 
     @property
     def starved(self) -> bool:
-        """Whether other VMs prepare the mini-batches, and none has come since the last step."""
+        """Whether other VMs prepare the mini-batches, and none came since the last progress."""
         return not self._spec.reads_records and self._examples.added_at <= self.alive
 
     def make_ready(self) -> None:
@@ -224,9 +231,9 @@ class Training:
 
     def _raise_own_error(self, error: Exception) -> None:
         """Raise TrainingError if sessions fail without a step and the graph may be the cause."""
-        if self._fruitless >= _MAX_FRUITLESS_SESSIONS and placement.may_be_own(error):
+        if self._fruitless >= _SESSIONS_BEFORE_FAILURE and placement.may_be_own(error):
             why = reason(error, self._spec.line_offset)
-            raise TrainingError(f"no step succeeds: {why}") from error
+            raise TrainingError(f"all steps fail: {why}") from error
 
     # --- the session -----------------------------------------------------------------------------
     def _open(self) -> Any:
@@ -242,7 +249,7 @@ class Training:
         while not self.stop.is_set():
             ready = not len(session.run(self._built.missing))
             self._fruitless += ready
-            if not ready or self._fruitless <= _FRUITLESS_SESSIONS:
+            if not ready or self._fruitless <= _SESSIONS_COUNTED_ALIVE:
                 self._mark_alive()
             if ready:
                 break
@@ -305,8 +312,10 @@ class Training:
             self._examples.stepped()
             last_seconds = now - started
             if not result.counted:
-                # No step of the run, but from now on the barrier waits for this worker.
-                self._link.report_stepping(None, 0, program=self._maker.fingerprint)
+                # The gradient came too late for its round, or the round was lost. It is not a step
+                # of the run, but from now on the barrier waits for this worker. `previous_end`
+                # stays, so that the next step reports this time as waited.
+                self._link.report_stepping(loss=None, samples=0, program=self._maker.fingerprint)
                 continue
             first_of_run = not meter.steps
             if tracing:
@@ -316,7 +325,16 @@ class Training:
                 meter.traced(now - previous_end)
             else:
                 rate_divisor = feeds[self._built.divisor]
-                self._count(result, size, rate_divisor, pace, previous_end, started, fed, now)
+                self._count(
+                    result,
+                    size=size,
+                    rate_divisor=rate_divisor,
+                    pace=pace,
+                    previous_end=previous_end,
+                    started=started,
+                    fed=fed,
+                    ended=now,
+                )
             previous_end = now
             if first_of_run:
                 self._report_first_step(result.loss)
@@ -332,14 +350,33 @@ class Training:
             if self._local and self._local.is_due(int(result.after)):
                 self._hand_over(session)
             if result.after >= self._spec.train_steps:
-                # No worker steps beyond the end. The chief ends all of them when it sees this step.
-                self._link.send_metrics()
-                self.stop.wait()
+                self._wait_for_end(session)
+                previous_end = time.monotonic()
             else:
                 previous_end += self._measure_noise(session, size, share)
 
+    def _wait_for_end(self, session: Any) -> None:
+        """Wait after the last step, until `stop` is set or the run has steps left again.
+
+        No worker steps beyond the end: the chief stops all of them once it reads this step. If a
+        parameter server is lost before that, the run returns to its last checkpoint, and this
+        worker has to step again. Then the session fails, or the global step is a smaller one.
+        """
+        self._link.send_metrics()
+        while not self.stop.wait(_END_POLL_SECONDS):
+            self._mark_alive()
+            step = int(session.run(self._built.before))
+            if step < self._spec.train_steps:
+                log(f"the run is back at step {step}: stepping again")
+                if self._local:
+                    self._local.pull(session)
+                return
+
     def _next_batch(self) -> tuple[int, float]:
-        """Return the examples of the next step, and the share of its gradient."""
+        """Return the number of examples of the next step, and the share of its gradient.
+
+        The share is this mini-batch over the mean one of all workers (`batching`).
+        """
         assigned = self._link.batch
         size, share = self._batch.next(assigned)
         if assigned and assigned[0] > size and assigned != self._refused:
@@ -349,7 +386,7 @@ class Training:
         return size, share
 
     def _feeds(self, size: int, share: float) -> dict[Any, Any]:
-        """Return what a step of `size` examples is fed with, whose gradient has that share."""
+        """Return the feeds of a step of `size` examples; `share` is that of its gradient."""
         built = self._built
         feeds = self._examples.feeds(size)
         feeds[built.divisor] = self._rate_divisor()
@@ -370,49 +407,66 @@ class Training:
     def _count(
         self,
         result: StepResult,
+        *,
         size: int,
         rate_divisor: float,
         pace: float,
         previous_end: float,
         started: float,
         fed: float,
-        now: float,
+        ended: float,
     ) -> None:
         """Add a step to the metrics.
 
-        All times are of `time.monotonic`, in order: the end of the step before, the start of this
-        one, its mini-batch in this process, its end.
+        Parameters
+        ----------
+        result
+            Values of the step.
+        size
+            Examples that were requested for its mini-batch.
+        rate_divisor
+            Divisor of its learning rate.
+        pace
+            Seconds that an emulated accelerator computes; 0 for a real one.
+        previous_end, started, fed, ended
+            Times of `time.monotonic`, in this order: the end of the previous step, the start of
+            this one, the arrival of its mini-batch in this process, its end.
         """
         staleness = 0
         if self._spec.mode != "sync":
             # Updates by other workers between this step's reading and its own update.
             staleness = max(0, int(result.after) - 1 - int(result.before))
         between = started - previous_end
-        total = now - previous_end
+        total = ended - previous_end
         waited = result.waited + between
         split = whole(result.parts, total, fed - started, result.waited, between, pace)
         examples = int(result.examples)
         self.meter.add(
-            int(result.after),
-            float(result.loss),
-            examples,
-            examples if self._spec.batching == "uniform" else size,
-            total - waited,
-            waited,
-            staleness,
-            rate_divisor,
-            split,
+            step=int(result.after),
+            loss=float(result.loss),
+            samples=examples,
+            batch=examples if self._spec.batching == "uniform" else size,
+            compute=total - waited,
+            wait=waited,
+            staleness=staleness,
+            divisor=rate_divisor,
+            parts=split,
         )
 
     def _report_first_step(self, loss: float) -> None:
         """Report the first step of this worker to the chief: from now on it counts as training."""
         self._noise.begin(self.meter.usual)
         finite = float(loss) if math.isfinite(loss) else None
-        self._link.report_stepping(finite, 0, self._pace.speed, self._maker.fingerprint)
+        self._link.report_stepping(
+            loss=finite, samples=0, speed=self._pace.speed, program=self._maker.fingerprint
+        )
 
     # --- between two steps -----------------------------------------------------------------------
     def _hand_over(self, session: Any) -> None:
-        """Push local variables to the parameter servers; stop if another worker has replaced it."""
+        """Push local variables to the parameter servers.
+
+        Stops this worker if another one has replaced it: its variables no longer count.
+        """
         if self._local and not self._local.push(session, int(session.run(self._built.before))):
             self._local = None
             self.stop.set()
@@ -438,10 +492,7 @@ class Training:
         return time.monotonic() - began
 
     def _save(self, session: Any) -> None:
-        """Write a checkpoint and send it to the chief on another thread.
-
-        Chief workers of the published systems save in the same way, between two steps.
-        """
+        """Write a checkpoint between two steps, and send it to the chief on another thread."""
         self._link.save_requested.clear()
         built = self._built
         checkpoints = Checkpoints(self._folder.checkpoints, keep=1)

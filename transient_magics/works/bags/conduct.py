@@ -80,7 +80,7 @@ class Bags(Works[BagSpec]):
         """Check that results of a bag can be read here. Raises ClusterError."""
         if not artifacts.can_read():
             raise ClusterError(
-                f"The controller of {self.directory.name} has no NumPy, which a bag needs",
+                f"A bag needs NumPy, which the controller of {self.directory.name} does not have",
                 fix=install_extra("bags"),
             )
 
@@ -97,11 +97,11 @@ class Bags(Works[BagSpec]):
                 case Begin(dask):
                     self._try_to_begin(bag, dask)
                 case Stop(reason, state):
-                    self.end(name, reason, state)
+                    self.request_end(name, reason=reason, state=state)
                 case EndDask(dask, reason):
-                    self._dasks.end(dask, reason)
+                    self._dasks.request_end(dask, reason=reason)
                 case End(state, reason):
-                    self.ended(name, state, reason)
+                    self.record_end(name, state=state, reason=reason)
                 case None:
                     pass
             self._follow(tick.tasks, self.state.of(DeclaredBag)[name])
@@ -188,7 +188,7 @@ class Bags(Works[BagSpec]):
 
     def fail(self, bag: str, dask: str, reason: str) -> None:
         """Fail a bag, and stop its Dask cluster."""
-        self._dasks.end(dask, reason)
+        self._dasks.request_end(dask, reason=reason)
         self.recorder.record(self.failed(bag, reason))
 
     @contextmanager
@@ -241,7 +241,7 @@ class _Follower(OnVm):
             self._learnt = event.results
         with self._bags.receiving(self._dask):
             if not self._bags.record(self.name, event):
-                raise RejectedEventError("it does not fit the earlier reports")
+                raise RejectedEventError("the event contradicts earlier events")
         return False
 
     async def _bring(self, artifact: Artifact) -> None:

@@ -138,7 +138,7 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
         f"def job({', '.join([*names, 'seed'])}): ... return {{'pressure': p, 'pressure_error': e}}"
     )
     if not found:
-        raise CellError("The cell defines no function job", fix=f"Write {example}")
+        raise CellError("The cell does not define the function job", fix=f"Write {example}")
     takes = found[-1].args
     known = {each.arg for each in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)}
     if line_offset:
@@ -147,12 +147,14 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
         where = f"line {found[-1].lineno}"
     if takes.posonlyargs:
         raise CellError(
-            f"{where}: job is called by names, and {takes.posonlyargs[0].arg} takes none",
+            f"{where}: job is called with keywords, but {takes.posonlyargs[0].arg} is "
+            "positional-only",
             fix=example,
         )
     if not takes.kwarg and (lost := [name for name in names if name not in known]):
         raise CellError(
-            f"{where}: job has no argument {lost[0]}, which --over names", fix=f"Write {example}"
+            f"{where}: --over names {lost[0]}, which is not an argument of job",
+            fix=f"Write {example}",
         )
     ordinary = len(takes.args) - len(takes.defaults)
     needed = {arg.arg for arg in takes.args[:ordinary]}
@@ -163,8 +165,8 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
     }
     if lost := sorted(needed - {*names, *GIVEN}):
         raise CellError(
-            f"{where}: nothing gives job its argument {lost[0]}",
-            fix="Name it in --over, or give a default.",
+            f"{where}: the argument {lost[0]} of job has no value",
+            fix="Name it in --over, or add a default.",
         )
 
 

@@ -23,7 +23,7 @@ _AtLeastOne = Annotated[int, at_least(1)]
 
 def _few(value: Mapping[str, object]) -> Mapping[str, object]:
     if len(value) > MOST_POINT:
-        raise ValueError(f"{len(value)} parameters")
+        raise ValueError(f"must have at most {MOST_POINT} parameters, not {len(value)}")
     return value
 
 
@@ -35,26 +35,28 @@ def _file_or_none(value: str) -> str:
 
 def _digest_or_none(value: str) -> str:
     if value and not (len(value) == 64 and {*value} <= {*"0123456789abcdef"}):
-        raise ValueError(f"no digest: {value!r:.80}")
+        raise ValueError(f"{value!r:.80} is not a SHA-256 digest")
     return value
 
 
 def _array_bytes(value: int) -> int:
     if value > MOST_ARRAY_BYTES:
-        raise ValueError(f"arrays of {value} bytes, where {MOST_ARRAY_BYTES} are let in")
+        raise ValueError(
+            f"the arrays have {value} bytes, more than the limit of {MOST_ARRAY_BYTES}"
+        )
     return value
 
 
 def _outputs(value: Mapping[str, object]) -> Mapping[str, object]:
     if len(value) > MOST_OUTPUTS:
-        raise ValueError(f"{len(value)} outputs")
+        raise ValueError(f"must have at most {MOST_OUTPUTS} outputs, not {len(value)}")
     return value
 
 
 def _few_words(value: str) -> str:
     if len(value) > MOST_SAID:
         raise ValueError(
-            f"{len(value)} characters of what was printed, where {MOST_SAID} are let in"
+            f"the output has {len(value)} characters, more than the limit of {MOST_SAID}"
         )
     return value
 
@@ -219,7 +221,7 @@ def from_driver(line: bytes, bag: str, since: int, until: int) -> BagEvent:
     found = taken(line, _KINDS, "a driver", since, until)
     assert isinstance(found, BagEvent)
     if found.bag != bag:
-        raise ValueError(f"a {found.kind} event of another bag")
+        raise ValueError(f"the {found.kind} event belongs to another bag")
     return found
 
 

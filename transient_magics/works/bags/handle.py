@@ -15,7 +15,7 @@ from ...client.display_hook import Log
 from ...client.handle import Handle
 from ...client.lookup import find_work
 from ...client.results.comparison import frame_of
-from ...errors import ClusterError, PlanError
+from ...errors import ClusterError, PlanError, reason_of
 from ...journal import now
 from ...kinds import load
 from ...protocol import layout
@@ -112,12 +112,15 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
             if none:
                 why = "it was declared with --surrogate none"
             else:
-                why = "too few results are there"
+                why = "it has too few results"
             raise ClusterError(
                 f"{self.name} has no surrogate: {why}", where=self.cluster.name
             ) from None
         except (OSError, ValueError) as error:
-            raise ClusterError(f"The surrogate of {self.name} cannot be read: {error}") from error
+            raise ClusterError(
+                f"The surrogate of {self.name} cannot be read: {reason_of(error)}",
+                where=self.cluster.name,
+            ) from error
 
     def output(self, job: int, lines: int | None = None) -> Log:
         """Return the end of a job's output, of each completed attempt.
@@ -139,9 +142,9 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         jobs = self.state.state.jobs
         if job not in jobs:
             if jobs:
-                fix = f"Its jobs are 0 to {len(jobs) - 1}."
+                fix = f"Use a number from 0 to {len(jobs) - 1}."
             else:
-                fix = "None has been chosen yet."
+                fix = "Wait until its first job has been chosen."
             raise ClusterError(f"{self.name} has no job {job}", where=self.cluster.name, fix=fix)
         parts = list[str]()
         for attempt, said in jobs[job].said.items():
@@ -234,7 +237,11 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
             if (found := bag.state.jobs[number].result)
         ]
         if not taken:
-            raise PlanError(f"{self.name} has no result yet")
+            raise PlanError(
+                f"{self.name} has no results yet",
+                where=self.cluster.name,
+                fix="Wait for its first job.",
+            )
         surrogate = self.surrogate
         points = [point for point, _ in bag.state.points()]
         began = time.perf_counter()

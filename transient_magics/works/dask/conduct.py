@@ -20,7 +20,7 @@ from ...controller.record import Recorder
 from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
-from ...errors import ClusterError, ForeignError
+from ...errors import ClusterError, ForeignError, reason_of
 from ...journal import Event, VmState, events, now
 from ...protocol import agent_commands, layout
 from ...remote import push_bundle
@@ -56,14 +56,19 @@ class Dasks(Works[DaskSpec]):
             certificates.make(self.folder(name), name, self._until)
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"The keys of {name} cannot be created: {error}", where=str(self.folder(name))
+                f"The keys of {name} cannot be created: {reason_of(error)}",
+                where=str(self.folder(name)),
             ) from error
 
     def take_back(self) -> None:
         """Stop Dask clusters without keys on this machine, after another one was in charge."""
         for dask in self.state.active(DaskState):
             if not (self.folder(dask.name) / layout.TLS_CA_KEY).exists():
-                self.end(dask.name, "its keys were lost with the VM of its controller", "failed")
+                self.request_end(
+                    dask.name,
+                    reason="its keys were lost with the VM of its controller",
+                    state="failed",
+                )
 
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
@@ -79,13 +84,13 @@ class Dasks(Works[DaskSpec]):
             case Begin():
                 refusal = self.fleet.training_refused if self.fleet else ""
                 if refusal:
-                    self.end(name, refusal, "failed")
+                    self.request_end(name, reason=refusal, state="failed")
                 else:
                     self.recorder.record(DaskBegan(dask=name, vm=decision.vm))
             case Stop():
-                self.end(name, decision.reason, decision.state)
+                self.request_end(name, reason=decision.reason, state=decision.state)
             case End():
-                self.ended(name, decision.state, decision.reason)
+                self.record_end(name, state=decision.state, reason=decision.reason)
                 certificates.forget(self.folder(name))
 
     def _follow(self, tasks: Tasks, dask: DaskState) -> None:
@@ -169,7 +174,7 @@ class _Part(OnVm):
             self.note(str(error))
             if self._schedules:  # its end would not be read
                 reason = "its VM has reported more than is read from a VM"
-                self._dasks.end(self.name, reason, state="failed")
+                self._dasks.request_end(self.name, reason=reason, state="failed")
             # Wait to be cancelled: the control loop would start this again.
             await asyncio.get_running_loop().create_future()
 

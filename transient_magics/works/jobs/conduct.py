@@ -1,7 +1,9 @@
 """Conduct the jobs of a cluster, from the controller.
 
 `decisions.decide` returns what is due for a job; `Jobs` records that or sends it to the agents of the
-job's VMs. While an attempt is under way, one `_Rank` for each of its VMs
+job's VMs. Several of these decisions have the name of the command that carries them out, so both
+are written with their module: `decisions.Begin` and `agent_commands.Begin`. While an attempt is
+under way, one `_Rank` for each of its VMs
 
 1. copies the job's files to the VM and asks its agent to begin the command (`_begin`),
 2. follows the file of events that the VM writes, and records them in the journal (`_handle`),
@@ -34,13 +36,12 @@ from ...controller.record import Recorder
 from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
-from ...errors import ForeignError, RoomError
+from ...errors import ConnectionLostError, ForeignError, RoomError
 from ...journal import Event, now
 from ...protocol import agent_commands, layout
 from ...remote import Connection
 from ...runtime.files.archive import newest, path_of
-from . import artifacts
-from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
+from . import artifacts, decisions
 from .events import (
     JobBegan,
     JobExited,
@@ -85,7 +86,7 @@ class Jobs(Works[JobSpec]):
             job = self._job(name)
             if not job.stop and not self.has_packages(name, job.spec, tick.tasks):
                 continue  # a task gathers them
-            for decision in decide(job, self.state, tick.at):
+            for decision in decisions.decide(job, self.state, tick.at):
                 self._apply(decision, self._job(name), tick.tasks)
             self._conduct_ranks(self._job(name), tick.tasks)
 
@@ -93,29 +94,29 @@ class Jobs(Works[JobSpec]):
         """Return a job as it is now: each recorded event replaces its state."""
         return self.state.of(JobState)[name]
 
-    def _apply(self, decision: Decision, job: JobState, tasks: Tasks) -> None:
+    def _apply(self, decision: decisions.Decision, job: JobState, tasks: Tasks) -> None:
         """Record a decision, or start the task that sends it to a VM.
 
         A task whose key is running already is not started again.
         """
         name = job.name
         match decision:
-            case Begin(vms):
+            case decisions.Begin(vms):
                 began = JobBegan(job=name, attempt=job.attempt + 1, vms=vms)
                 self.recorder.record(began)
-            case StopOn(vm):
+            case decisions.StopOn(vm):
                 tasks.do(f"end {name} on {vm}", partial(self.end_on, job, vm))
-            case Warn(vm, seconds):
+            case decisions.Warn(vm, seconds):
                 tasks.do(f"warn {name} on {vm}", partial(self._warn, job, vm, seconds))
-            case Interrupt(reason, failed):
+            case decisions.Interrupt(reason, failed):
                 interrupted = JobInterrupted(
                     job=name, attempt=job.attempt, reason=reason, failed=failed
                 )
                 self.recorder.record(interrupted)
-            case Stopping(reason, state):
-                self.end(name, reason, state)
-            case End(state, reason):
-                self.ended(name, state, reason)
+            case decisions.Stopping(reason, state):
+                self.request_end(name, reason=reason, state=state)
+            case decisions.End(state, reason):
+                self.record_end(name, state=state, reason=reason)
 
     def _conduct_ranks(self, job: JobState, tasks: Tasks) -> None:
         """Keep one task for each rank of the attempt while its VM lives and its command runs."""
@@ -124,23 +125,30 @@ class Jobs(Works[JobSpec]):
             vm_state = self.state.vms.get(vm)
             vm_lives = vm_state is not None and vm_state.living
             if vm_lives and not job.over and vm not in job.exits:
-                tasks.do(key, _Rank(self, job, vm, rank).conduct)
+                tasks.do(key, partial(self._conduct_rank, job, vm, rank))
             else:
                 tasks.cancel(key)
 
-    async def end_on(self, job: JobState, vm: str) -> None:
-        """Ask the agent of a VM to end the job's command there.
+    async def _conduct_rank(self, job: JobState, vm: str, rank: int) -> None:
+        # A `_Rank` reads the job's folder, so it is made once, and not at each tick.
+        await _Rank(self, job, vm, rank).conduct()
 
-        The control loop asks again at each tick until the VM has reported the end.
+    async def end_on(self, job: JobState, vm: str) -> bool:
+        """Ask the agent of a VM to end the job's command there, and return whether it agreed.
+
+        Returns after `TRY_AGAIN_SECONDS`. The control loop asks again until the VM has reported the
+        end.
         """
         command = agent_commands.End(kind=self.kind, work=job.name, attempt=job.attempt)
-        await ask(self.link(vm), command)
+        agreed = await ask(self.link(vm), command)
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
+        return agreed
 
     async def _warn(self, job: JobState, vm: str, seconds: float) -> None:
         """Warn the command on a VM that a VM of the job ends in `seconds`.
 
-        The control loop sends it again at each tick. On the VM the first warning counts.
+        The control loop sends it again after `TRY_AGAIN_SECONDS`. On the VM the first warning
+        counts.
         """
         warning = agent_commands.Warn(
             kind=self.kind, work=job.name, attempt=job.attempt, seconds=seconds
@@ -173,14 +181,14 @@ class _Rank(OnVm):
         self._following_output: asyncio.Task[None] | None = None
         # No event of the job is older than its declaration; `from_job` refuses others.
         self._declared_ns = int(job.declared_at * 1e9)
-        # The attempt begins with the newest archive in the job's folder. The journal may know a
+        # The attempt begins with the newest archive in the job's folder. The journal may have a
         # newer one, which was lost with the machine that had it. New archives are numbered after
-        # that, or they would be taken for old ones.
-        self._first_archive = 0
-        self._last_archive = 0
+        # that, or they would count as old ones.
+        self._restore_from = 0
+        self._number_after = 0
         if job.kept:
-            self._first_archive = newest(self._folder, job.kept.number)
-            self._last_archive = job.kept.number
+            self._restore_from = newest(self._folder, job.kept.number)
+            self._number_after = job.kept.number
 
     async def conduct(self) -> None:
         """Begin the command on the VM and follow it until it has ended.
@@ -215,9 +223,10 @@ class _Rank(OnVm):
             await self._copy_files(connection)
         link = self.link(self.vm)
         if link is None:
-            return  # the VM is being deleted, and this task is cancelled with it
+            # Usually the VM is being deleted, and this task is cancelled. Else it is retried.
+            raise ConnectionLostError(f"There is no connection to {self.vm} now")
         task = JobTask(
-            self._rank, self._addresses, self._first_archive, self._last_archive, at=now()
+            self._rank, self._addresses, self._restore_from, self._number_after, at=now()
         )
         command = agent_commands.Begin(
             kind=self._jobs.kind, work=self.name, attempt=self._attempt, task=task.to_dict()
@@ -229,8 +238,8 @@ class _Rank(OnVm):
         cell = self._folder / layout.CELL
         if is_plain(cell):
             files[layout.CELL] = cell
-        if self._first_archive:
-            archive = path_of(self._folder, self._first_archive)
+        if self._restore_from:
+            archive = path_of(self._folder, self._restore_from)
             files[f"{layout.KEPT}/{archive.name}"] = archive
         await connection.put_files(files, below=self._folder_on_vm)
         # The declaration last: a folder that has it is complete.
@@ -263,10 +272,12 @@ class _Rank(OnVm):
             case JobStarted() if self.vm not in job.started:
                 record(event)
             case JobPacked() if event.number > job.packed.get(self._rank, 0):
-                # Ranks are compared by the time at which they saved: none may name a later one.
+                # Of two ranks the files of the later save are kept, and a VM could report any time:
+                # a time in the future would win over all saves of the other ranks.
                 await self._fetch_archive(replace(event, saved=min(event.saved, now())))
             case JobUnkept() if event.reason != job.unkept:
-                # Only rank 0 packs all the time, so only it can report that all is kept again.
+                # An empty reason reports that the folder is kept again. The other ranks pack only
+                # at their end, so for the folder as a whole only rank 0 can report that.
                 if event.reason or self._rank == 0:
                     record(event)
             case JobGpuUnused():
@@ -294,7 +305,10 @@ class _Rank(OnVm):
 
     async def _end_unread(self) -> None:
         """End the command of a VM whose events are not read any more, and record its end."""
-        await self._jobs.end_on(self._job, self.vm)
+        # Nothing asks again once the end is recorded, so it is recorded only after the agent has
+        # the command. If the VM does not answer any more, it is deleted and this is cancelled.
+        while not await self._jobs.end_on(self._job, self.vm):
+            pass
         exited = JobExited(
             job=self.name,
             attempt=self._attempt,
@@ -322,8 +336,8 @@ class _Rank(OnVm):
                         await self._keep(packed, path)
                 return
             except RoomError as error:
-                # Wait for room. Meanwhile the command's exit stays unread, so that the VM, which
-                # has the only copy, is not given to other work or deleted.
+                # Wait for room. The command's exit, which the VM reports later, stays unread until
+                # then. So the job keeps the VM, which has the only copy.
                 self.note(f"Cannot copy the folder of {self.name} yet: {error}")
                 await asyncio.sleep(_ROOM_SECONDS)
             except (ForeignError, ValueError) as error:
@@ -335,9 +349,9 @@ class _Rank(OnVm):
         """Put an archive into the job's folder, combined with what other ranks packed."""
         async with self._jobs.archive_lock(self.name):
             job = self._job
-            has_others = any(number for rank, number in job.packed.items() if rank)
+            beyond_rank_0 = any(number for rank, number in job.packed.items() if rank > 0)
             kept = await artifacts.combine(
-                self._folder, path, packed, job.kept, self._rank, alone=not has_others
+                self._folder, path, packed, job.kept, self._rank, alone=not beyond_rank_0
             )
             self._jobs.recorder.record(kept)
             self.note("")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _EVALUATION_SECONDS = 1200.0
 _EVALUATION_SHARE = 0.5
 _SERVER = "ps-0"
-_LOG = f"Its log: run.logs({_SERVER!r})"
+_LOG = f"See its log: run.logs({_SERVER!r})"
 _OF_A_RUN = frozenset(
     {
         layout.RUN,
@@ -149,7 +149,7 @@ class Run(RecordedRun):
         deadline = self.state.deadline
         if deadline is None or deadline.proposed is None:
             raise ClusterError(
-                f"Nothing is proposed for {self.name}", fix="Its panel shows what is."
+                f"{self.name} has no proposal to agree to", fix="Its panel shows proposals."
             )
         commands.send(
             self.cluster.directory, Agree(run=self.name, proposal=proposal or deadline.proposed.seq)
@@ -621,7 +621,9 @@ class Run(RecordedRun):
         except (OSError, shutil.Error) as error:
             why = reason_of(error)
             raise TrainingError(
-                f"The results of {self.name} cannot be written: {why}", where=str(target)
+                f"The results of {self.name} cannot be written: {why}",
+                where=str(target),
+                fix="Choose another folder, or free some space.",
             ) from error
         if place := self.place:
             fetch(*place, target, results=self.recorded.over)

@@ -52,7 +52,7 @@ def train_on(
     """
     if options.get("cluster") is not None:
         raise DeclarationError(
-            f"Both {workers} and --cluster are given", fix="Leave one of them out."
+            f"{workers} and --cluster cannot be used together", fix="Leave out one of them."
         )
     limit = None
     if options.get("finish_by") is None:
@@ -113,7 +113,7 @@ def cluster_with(
         )
     if project and max_cost is None and max_hours is None:
         raise DeclarationError(
-            f"A cluster in {project} costs money, and has no limit",
+            f"A cluster in {project} costs money and needs a limit",
             where="--project",
             fix="Add --max-cost DOLLARS or --max-hours HOURS.",
         )

@@ -24,7 +24,7 @@ def begin(name: str, spec: Mapping[str, object], at: float) -> StudyState:
 def _(state: ClusterState, event: StudyAsked) -> ClusterState:
     study = state.of(StudyState)[event.study]
     if event.trial != len(study.trials):
-        raise ValueError(f"trial {event.trial} does not follow on {len(study.trials) - 1}")
+        raise ValueError(f"the next trial must be {len(study.trials)}, not {event.trial}")
     trial = TrialState(event.trial, dict(event.params), event.runs, asked_at=event.at)
     return _with_study(state, event, trials={**study.trials, event.trial: trial})
 
@@ -33,7 +33,7 @@ def _(state: ClusterState, event: StudyAsked) -> ClusterState:
 def _(state: ClusterState, event: StudyTold) -> ClusterState:
     trials = state.of(StudyState)[event.study].trials
     if trials[event.trial].told:
-        raise ValueError(f"trial {event.trial} was told before")
+        raise ValueError(f"trial {event.trial} has already ended")
     told = changed(
         trials[event.trial],
         state=event.state,

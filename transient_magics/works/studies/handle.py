@@ -316,7 +316,7 @@ class Study(Handle[StudyState, "Trial | None"]):
             state = part._until_over(timeout, left)
             study = state.of(StudyState).get(self.name)
             if study is None and not self.begun:
-                raise TrainingError(f"{part.cluster.name} was deleted before {self.name} began")
+                raise TrainingError(f"{part.cluster.name} was deleted before {self.name} started")
             if study and study.reason and self.best is None:
                 why = f"{self.name} ended without a complete trial: {study.reason}"
                 raise TrainingError(why, where=part.cluster.name)
@@ -348,7 +348,7 @@ class Study(Handle[StudyState, "Trial | None"]):
             The study has no further points, or its cluster is gone.
         """
         if trials < 1:
-            raise ClusterError(f"A study is extended by one trial at least, not by {trials}")
+            raise ClusterError(f"The number of added trials must be at least 1, not {trials}")
         request = f"r{secrets.token_hex(8)}"
         commands.send(
             self.cluster.directory, ExtendStudy(study=self.name, trials=trials, request=request)

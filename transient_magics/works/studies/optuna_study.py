@@ -42,7 +42,7 @@ def optuna_study(parts: Sequence[tuple[ClusterState, StudyState]]) -> optuna.Stu
     try:
         import optuna
     except ImportError:
-        raise ClusterError(_MISSING, fix="%pip install optuna, then ask again.") from None
+        raise ClusterError(_MISSING, fix="Run %pip install optuna, and try again.") from None
     study = parts[0][1]
     direction = "maximize" if study.spec.goal.direction == "max" else "minimize"
     # Optuna logs the creation of a study, which would appear in the user's cell.

@@ -141,8 +141,9 @@ def hours_until_trained(
     outcome = simulate(_exact(place), RUNS, seed)
     if not outcome.finished:
         raise PlanError(
-            "No run of this study comes to its end: its workers are revoked before they train",
-            fix="Take other VMs, or --provisioning-model standard.",
+            "The runs of this study do not finish in any simulation: their workers are revoked "
+            "before they train",
+            fix="Use other VMs, or --provisioning-model standard.",
         )
     random = np.random.default_rng(seed)
     slowest = random.choice(outcome.until_done().hours, (last, RUNS)).max(axis=0)

@@ -102,7 +102,7 @@ LAST_SAVE_WITHIN = 300.0
 The steps since the checkpoint before it are nowhere else.
 """
 SAME_ERRORS = 3
-"""Number of equal errors that end a run that no other worker trains.
+"""A run with a single worker fails after this many equal errors, counted over the whole run.
 
 Errors are equal if only numbers differ, because each batch has its own.
 """
@@ -122,6 +122,15 @@ class Phase(Enum):
     FINISHING = "finishing"
     """The run has its steps. Workers leave, then the last checkpoint is written and evaluated."""
     ENDED = "ended"
+
+
+class LastSave(Enum):
+    """The progress of the checkpoint that follows a run's last step."""
+
+    NOT_ORDERED = "not ordered"
+    """Not yet, or it failed and is tried again."""
+    ORDERED = "ordered"
+    WRITTEN = "written"
 
 
 class ChiefState:
@@ -191,8 +200,9 @@ class ChiefState:
         # The end:
         self._ended_early = ""
         """Why the run ends before its last step, a clause; "" if it does not."""
-        self._finish_by: float | None = None
-        """Until when workers may leave; None before, and once the last checkpoint is ordered."""
+        self._leave_by = math.inf
+        """Time until which the last checkpoint waits for workers to leave; infinite before."""
+        self._last_save = LastSave.NOT_ORDERED
         self._last_save_by: float | None = None
         """Until when a failed last checkpoint is tried again."""
         self._stopping = False
@@ -287,15 +297,25 @@ class ChiefState:
     def handle(self, event: Any, now: float) -> list[Instruction]:
         """Change the state by an event, and return what the chief should do, in order.
 
+        Once the run has ended nothing changes it. Workers that join are then dismissed, except
+        after a stop (`_refuse`).
+
         Parameters
         ----------
         event
             One of the classes of events.py.
         now
             Time of the event, in seconds of a monotonic clock.
+
+        Raises
+        ------
+        TypeError
+            `event` is not of these classes.
         """
         if self.phase is Phase.ENDED:
-            return self._refuse(event) if isinstance(event, Joined) else []
+            if isinstance(event, Joined):
+                return self._refuse(event)
+            return []
         match event:
             # From workers, by connection:
             case Joined():
@@ -311,7 +331,10 @@ class ChiefState:
             case Reading(connection, note):
                 return self._note_order(connection, note, now)
             case Leasing(connection, lease):
-                return [*self._seen(connection, now), *self._lend(connection, lease)]
+                return [
+                    *self._update_liveness(connection, now),
+                    *self._lend(connection, lease),
+                ]
             case MeasureTaken(connection, result):
                 return self._measure_taken(connection, result, now)
             case Trouble(connection, reason, fatal):
@@ -322,7 +345,7 @@ class ChiefState:
                 return self._leave(self._member_at(connection), "lost", now)
             # From the chief's own work:
             case Built(program):
-                return self._compare("the chief", program)
+                return self._compare_program("the chief", program)
             case Indexed(index):
                 self._start_lending(index, now)
                 return []
@@ -361,33 +384,34 @@ class ChiefState:
     def _first_step(self, event: Stepping, now: float) -> list[Instruction]:
         self._progress.add_first_step(event.loss, event.samples)
         member = self._member_at(event.connection)
-        if other := self._compare(member.name if member else "a worker", event.program):
-            return other
-        return self._seen(event.connection, now, stepping=True, speed=event.speed)
+        process = member.name if member else "a worker"
+        if failure := self._compare_program(process, event.program):
+            return failure
+        return self._update_liveness(event.connection, now, stepping=True, speed=event.speed)
 
     def _heartbeat(
         self, connection: int, line: Mapping[str, Any] | None, now: float
     ) -> list[Instruction]:
         if line and (member := self._member_at(connection)):
             self._alarm.add_metrics(member.name, line, now)
-        instructions = [*self._seen(connection, now), *self._record(line)]
-        member = self._member_at(connection)  # `_seen` may have sent it away
+        instructions = [*self._update_liveness(connection, now), *self._record(line)]
+        member = self._member_at(connection)  # `_update_liveness` may have dismissed it
         resized = self._batches.measured(member, line, self.members.values(), now)
         return [*instructions, *resized]
 
     def _notice(self, connection: int, now: float) -> list[Instruction]:
         if member := self._member_at(connection):
             member.noticed = True
-        return self._seen(connection, now)
+        return self._update_liveness(connection, now)
 
     def _exhausted(self, connection: int, fits: int, now: float) -> list[Instruction]:
-        instructions = self._seen(connection, now)
+        instructions = self._update_liveness(connection, now)
         member = self._member_at(connection)
         return [*instructions, *self._batches.exhausted(member, fits, self.members.values())]
 
     def _note_order(self, connection: int, note: str, now: float) -> list[Instruction]:
         """Report the note about the order of examples: once, because all workers send it."""
-        instructions = self._seen(connection, now)
+        instructions = self._update_liveness(connection, now)
         if not self._noted:
             self._noted = True
             instructions.append(Emit(TrainOrder(run=self.spec.name, reason=note)))
@@ -396,21 +420,22 @@ class ChiefState:
     def _measure_taken(
         self, connection: int, result: messages.Took, now: float
     ) -> list[Instruction]:
-        instructions = self._seen(connection, now)
+        instructions = self._update_liveness(connection, now)
         if self._turns and (member := self._member_at(connection)):
             self._turns.add_result(member.number, member.name, result)
         return [*instructions, *self._measure(now)]
 
     def _trouble(self, connection: int, reason: str, fatal: bool) -> list[Instruction]:
-        """Fail the run if the error would be the same everywhere, or no other worker trains."""
+        """Fail the run if the error would be the same everywhere, or no other worker trains.
+
+        A report of an error is not a sign of life: its process ends after it.
+        """
         error = _NUMBERS.sub("#", reason)
         self._troubles[error] += 1
-        others = [
-            member
-            for member in self.members.values()
-            if member.active and member.connection != connection
-        ]
-        if fatal or (not others and self._troubles[error] >= SAME_ERRORS):
+        others_train = any(
+            member.active and member.connection != connection for member in self.members.values()
+        )
+        if fatal or (not others_train and self._troubles[error] >= SAME_ERRORS):
             return self._fail(reason)
         return []
 
@@ -435,7 +460,10 @@ class ChiefState:
 
     # --- workers ---------------------------------------------------------------------------------
     def _join(self, event: Joined, now: float) -> list[Instruction]:
-        """Give a worker a number; the one that it had, if that is its own."""
+        """Give a worker a number: a new one, or the one that it had before it connected again.
+
+        A full run dismisses it, and so does a newer process of the same VM.
+        """
         if self._ending:
             return self._refuse(event)
         claimed = None
@@ -443,21 +471,23 @@ class ChiefState:
             claimed = event.number
         previous = None
         instructions = list[Instruction]()
-        for other in [member for member in self.members.values() if member.name == event.name]:
-            if other.number == claimed:
-                previous = other
-            elif claimed is not None and other.number > claimed:
+        for member in [member for member in self.members.values() if member.name == event.name]:
+            if member.number == claimed:
+                previous = member
+            elif claimed is not None and member.number > claimed:
                 # This process was frozen, and its VM has already started another one.
-                return [_dismiss(event.connection)]
+                return [*instructions, _dismiss(event.connection)]
             else:
                 # A new process of the same VM: the old one is gone.
-                instructions += self._leave(other, "lost", now)
+                instructions += self._leave(member, "lost", now)
         if previous is not None and not previous.lost:
             previous.connection = event.connection
             previous.seen_at = now
             resent = self._batches.resend(previous)
             return [*instructions, self._welcome(previous), *resent]
         if previous is not None:
+            # It thawed, and joins as a new member under its number. There is no Release, because
+            # its process lives: it keeps its session or, if dismissed below, closes it.
             del self.members[previous.number]
         if self._is_full():
             return [*instructions, _dismiss(event.connection)]
@@ -512,10 +542,18 @@ class ChiefState:
                 return member
         return None
 
-    def _seen(
+    def _update_liveness(
         self, connection: int, now: float, stepping: bool = False, speed: float = 0.0
     ) -> list[Instruction]:
-        """Note a sign of life; a worker that makes steps becomes active.
+        """Note that a worker sent a message, and change its membership if that follows.
+
+        One of four things happens:
+
+        - A connection without a member is dismissed: a newer process has its name, or another
+          worker its place. A stopped chief dismisses none, because its successor may keep them.
+        - A member that counted as lost was only frozen: it returns or, in a full run, is dismissed.
+        - A worker that makes steps and is not active becomes active.
+        - Otherwise only the time of its last message changes.
 
         Parameters
         ----------
@@ -530,15 +568,14 @@ class ChiefState:
         """
         member = self._member_at(connection)
         if member is None:
-            # Another process has its name, or its place.
             if self._stopping or self._is_between_phases:
                 return []
             return [_dismiss(connection)]
         member.seen_at = now
         member.speed = speed or member.speed
         if member.lost:
-            # It was frozen, and is back.
             if self._is_full():
+                # Without a Release: its process lives, and closes its own session as it leaves.
                 del self.members[member.number]
                 return [_dismiss(connection)]
             member.lost = False
@@ -689,7 +726,7 @@ class ChiefState:
         if step >= self.spec.train_steps or early:
             self._ended_early = early
             self.phase = Phase.FINISHING
-            self._finish_by = now + FINISH_WITHIN
+            self._leave_by = now + FINISH_WITHIN
             instructions += self._progress.report(step, self.active, now, last=True)
             stop = self._send_all(messages.Stop(again=self._may_continue))
             return [*instructions, *stop, *self._save_when_left(now)]
@@ -745,7 +782,10 @@ class ChiefState:
         return self._saving.begin(why, self._able_to_save())
 
     def _able_to_save(self) -> list[Member]:
-        """Return the workers that may write a checkpoint; none at the end, when all leave."""
+        """Return the workers that may write a checkpoint.
+
+        Empty at the end, when all workers leave: the chief writes the last one itself.
+        """
         if self.phase is not Phase.TRAINING or self._stopping:
             return []
         return [member for member in self.members.values() if member.active and not member.noticed]
@@ -759,6 +799,8 @@ class ChiefState:
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
         """Report a written checkpoint, and do what it was written for."""
         why, checkpoint = self._saving.done(event, now)
+        if why is Why.FINAL:
+            self._last_save = LastSave.WRITTEN
         instructions: list[Instruction] = [Emit(checkpoint)]
         if self._lending:
             self._lending_saved = self._lending.to_dict()
@@ -774,7 +816,10 @@ class ChiefState:
         instructions += self._save_if_requested()
         final = why is Why.FINAL
         if final and event.step < self.spec.train_steps and not self._ended_early:
-            reason = f"the last steps went with a parameter server; {event.step} are left to resume"
+            reason = (
+                "the last steps were lost with a parameter server; the run can be resumed from "
+                f"step {event.step}"
+            )
             return [*instructions, *self._fail(reason)]
         if final and self._lending:
             instructions.append(Emit(self._lending.summary))
@@ -797,8 +842,8 @@ class ChiefState:
         if self._stopping and why not in (Why.STOP, Why.FINAL):
             return [*instructions, *self._save(Why.STOP)]
         if why is Why.FINAL:
-            # Once more, as soon as saving may be tried again.
-            self._finish_by = now
+            # Once more, as soon as saving may be tried again (`_save_when_left`).
+            self._last_save = LastSave.NOT_ORDERED
             self._last_save_by = self._last_save_by or now + LAST_SAVE_WITHIN
         if self._stopping:
             # Events say what was saved before, and the run may be resumed from that.
@@ -815,10 +860,10 @@ class ChiefState:
         self._evaluating = False
         # The checkpoint with which this phase began is evaluated by the program of the one before.
         is_of_phase = event.step > self.spec.phase_begin or not event.step
-        if is_of_phase and (other := self._compare("the evaluation", event.program)):
-            return other
+        if is_of_phase and (failure := self._compare_program("the evaluation", event.program)):
+            return failure
         instructions = self._report_evaluation(event)
-        if not self._last_checkpoint_written:
+        if self._last_save is not LastSave.WRITTEN:
             return instructions
         if event.step != self._saving.step:
             return [*instructions, Evaluate(self._saving.step)]
@@ -884,18 +929,16 @@ class ChiefState:
         """Whether no worker should train any more."""
         return self._stopping or self.phase is Phase.FINISHING
 
-    @property
-    def _last_checkpoint_written(self) -> bool:
-        """Whether only the evaluation of the last checkpoint is left."""
-        return self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why
-
     def _save_when_left(self, now: float) -> list[Instruction]:
         """Write the last checkpoint once training is over and no worker steps any more."""
-        if self.phase is not Phase.FINISHING or self._finish_by is None or self._saving.why:
+        if self.phase is not Phase.FINISHING or self._last_save is not LastSave.NOT_ORDERED:
             return []
-        if (self.active and now < self._finish_by) or not self._saving.may_try(now):
+        # A checkpoint in progress lacks the last steps: the last one follows it.
+        if self._saving.why or not self._saving.may_try(now):
             return []
-        self._finish_by = None
+        if self.active and now < self._leave_by:
+            return []
+        self._last_save = LastSave.ORDERED
         instructions: list[Instruction] = []
         for member in [member for member in self.members.values() if member.active]:
             member.active = False
@@ -903,9 +946,14 @@ class ChiefState:
         return [*instructions, *self._save(Why.FINAL)]
 
     def _stop(self) -> list[Instruction]:
-        """End the run early, with a checkpoint of all steps so far."""
+        """End the run early, with a checkpoint of all steps so far.
+
+        There is none where it would hold nothing new: before the first step, once the last
+        checkpoint is written, and in a run that measures stalls, whose steps do not count.
+        """
         self._stopping = True
-        if self.phase is Phase.PREPARING or self._last_checkpoint_written or self._turns:
+        saved = self._last_save is LastSave.WRITTEN
+        if self.phase is Phase.PREPARING or saved or self._turns:
             self.phase = Phase.ENDED
             return [Finish(DONE)]
         return self._save(Why.STOP)
@@ -916,12 +964,12 @@ class ChiefState:
         failed = TrainFailed(run=self.spec.name, step=self.step, reason=reason)
         return [Emit(failed), *self._send_all(messages.Leave()), Finish(FAILED)]
 
-    def _compare(self, process: str, program: Mapping[str, str]) -> list[Instruction]:
+    def _compare_program(self, process: str, program: Mapping[str, str]) -> list[Instruction]:
         """Fail the run if a process executes another program than the processes before it."""
-        if other := fingerprint_difference(self._program, program):
+        if difference := fingerprint_difference(self._program, program):
             return self._fail(
                 f"{process} does not execute the same program as the other processes: "
-                f"{other}. {_SEED_IT}"
+                f"{difference}. {_SEED_IT}"
             )
         self._program = {**program, **self._program}
         return []
@@ -929,6 +977,7 @@ class ChiefState:
 
 def _remembered(roster: Roster, now: float) -> dict[int, Member]:
     """Return the workers that trained with the previous chief, and may connect again."""
+    # In the future: they count as lost SILENCE seconds later, which is REJOIN_WITHIN from now.
     seen_at = now + REJOIN_WITHIN - SILENCE
     return {
         number: Member(name, number, None, seen_at, active=True, stepped=True)

@@ -466,7 +466,7 @@ def _note(begin: reading.Begin, given: Any) -> str:
         return ""
     if begin.total:
         if reading.is_eager(given):
-            fix = "Make it inside input_fn."
+            fix = "Create it inside input_fn."
         else:
             fix = "Shuffle it before the slow transformation."
         return (
@@ -501,7 +501,7 @@ def _no_example(given: Any, mode: str) -> TrainingError:
         dropped = reading.drops_remainder(given)
     if dropped is None:
         return TrainingError(f"input_fn returns no examples for the mode {mode!r}")
-    what = f"input_fn returns no examples for the mode {mode!r}: fewer than one batch of {dropped}"
+    what = f"input_fn returns less than one batch of {dropped} examples for the mode {mode!r}"
     return TrainingError(what, fix="Remove drop_remainder=True.")
 
 
@@ -676,12 +676,10 @@ def checked_lengths(arrays: Mapping[str, Any], names: Mapping[str, str]) -> None
             raise TrainingError(
                 f"input_fn returned {names[key]!r} with the shape {array.shape}, "
                 f"but {names[first]} with {arrays[first].shape}",
-                fix="Every array needs one entry per example.",
+                fix="Return arrays with one entry per example.",
             )
     if not len(arrays[first]):
-        raise TrainingError(
-            "input_fn returned empty arrays", fix="Every array needs at least one entry."
-        )
+        raise TrainingError("input_fn returned empty arrays", fix="Return at least one example.")
 
 
 def _unsupported(name: str, what: str, fix: str) -> TrainingError:
@@ -740,12 +738,14 @@ def keep_as_constants() -> None:
             global _refused
             _refused += 1
             raise DeclarationError(
-                "the model uses a variable (or another object) that was made outside of it",
-                fix="Make it a weight of the model, with a layer's add_weight, or a constant.",
+                "the model uses a variable (or another object) that was created outside of it",
+                fix="Create it as a weight of the model with a layer's add_weight, or use a "
+                "constant.",
             )
         if dtype is not None and not dtype.is_compatible_with(self.dtype):
             raise ValueError(
-                f"expected a tensor of {dtype.name}, and the cell computed one of {self.dtype.name}"
+                f"the tensor must have the type {dtype.name}, but the cell computed "
+                f"{self.dtype.name}"
             )
         return self._capture_as_const(name)
 

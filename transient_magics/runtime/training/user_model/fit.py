@@ -115,7 +115,7 @@ class Fit:
         if not size:
             raise DeclarationError(
                 "the batches of the dataset of model.fit have no known size",
-                fix="Batch it with .batch(N), or leave --mode sync out.",
+                fix="Batch it with .batch(N), or leave out --mode sync.",
             )
         validation = self.validation
         if reading.is_dataset(validation):
@@ -216,7 +216,7 @@ def continued(fit: Fit, earlier: Sequence[Fit]) -> Fit:
     if fit.model is not before.model:
         raise DeclarationError(
             "model.fit is called for a second model, and a run trains one",
-            fix="Put the later fit into a cell of its own.",
+            fix="Put the later fit into another cell.",
         )
     if fit.optimizer is not before.optimizer:
         return replace(fit, optimizer_phase=len(earlier))
@@ -264,7 +264,7 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
     if call["shuffle"] is not True:
         raise DeclarationError(
             f"shuffle={call['shuffle']} of model.fit is not supported: each worker reads the "
-            "examples from a place of its own",
+            "examples from a different position",
             fix="Leave it out.",
         )
     if call["validation_freq"] != 1:
@@ -292,8 +292,9 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
             validation = validation.unbatch()  # its elements are single examples, as in the arrays
     if objectives and validation is None:
         raise DeclarationError(
-            "the callbacks of model.fit monitor validation metrics, and there are no validation data",
-            fix="Give model.fit validation_data or validation_split.",
+            "the callbacks of model.fit monitor validation metrics, but there are no validation "
+            "data",
+            fix="Pass validation_data or validation_split to model.fit.",
         )
     if call["steps_per_epoch"] is not None:
         per_epoch = _count(call["steps_per_epoch"], "steps_per_epoch", 1)
@@ -409,13 +410,13 @@ def _schedule_rates(optimizer: Any, callbacks: Any, epochs: range, epoch_steps: 
     rate = optimizer.learning_rate
     if isinstance(getattr(optimizer, "_learning_rate", None), _schedule_class()):
         raise DeclarationError(
-            "LearningRateScheduler and a schedule of the optimizer exclude each other",
+            "LearningRateScheduler cannot be used with a schedule of the optimizer",
             fix="Leave one of them out.",
         )
     if not epoch_steps:
         raise DeclarationError(
-            "LearningRateScheduler needs to know how many steps an epoch has",
-            fix="Give steps_per_epoch to model.fit.",
+            "LearningRateScheduler needs the number of steps of an epoch",
+            fix="Pass steps_per_epoch to model.fit.",
         )
     value = float(keras.ops.convert_to_numpy(rate))
     rates: list[float] = []
@@ -452,14 +453,14 @@ def _objective(callback: Any, name: str) -> str:
     if metric == monitor:
         raise DeclarationError(
             f"{name} monitors {monitor}, which is a metric of the training data",
-            fix=f"Write monitor='val_{monitor}', and give fit validation data.",
+            fix=f"Write monitor='val_{monitor}', and pass validation data to fit.",
         )
     text = metric if callback.mode == "auto" else f"{callback.mode} {metric}"
     try:
         return str(Objective.parse(text))
     except ValueError as error:
         raise DeclarationError(
-            f"{name}: {error}", fix="Give the callback mode='max' or mode='min'."
+            f"{name}: {error}", fix="Pass mode='max' or mode='min' to the callback."
         ) from None
 
 
@@ -516,7 +517,7 @@ def _examples(
         if class_weight is not None:
             if weights is not None:
                 raise DeclarationError(
-                    "model.fit takes class_weight or sample_weight, not both",
+                    "model.fit cannot have both class_weight and sample_weight",
                     fix="Multiply one by the other.",
                 )
             utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
@@ -590,7 +591,7 @@ def _count(value: Any, name: str, least: int) -> int:
         count = least - 1
     if count < least or count != value:
         raise DeclarationError(
-            f"{name} of model.fit is a whole number from {least} on, not {value!r}"
+            f"{name} of model.fit must be a whole number of at least {least}, not {value!r}"
         )
     return count
 

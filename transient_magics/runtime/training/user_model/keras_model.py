@@ -220,10 +220,11 @@ def check_model(model: Any) -> None:
             fix = "Create it with keras (Keras 3), not tf_keras."
         else:
             fix = ""
-        raise DeclarationError(f"the cell's model is not a Keras model but a {kind}", fix=fix)
+        raise DeclarationError(f"the cell's model is not a Keras model, but a {kind}", fix=fix)
     if not model.compiled:
         raise DeclarationError(
-            "the cell's model is not compiled", fix="model.compile(optimizer=..., loss=...)"
+            "the cell's model is not compiled",
+            fix="Call model.compile(optimizer=..., loss=...).",
         )
     refuse_model(model)
 
@@ -346,7 +347,7 @@ def refuse_model(model: Any) -> None:
     if model.optimizer is None:
         raise DeclarationError(
             "the model is compiled without an optimizer",
-            fix="model.compile(optimizer=..., loss=...)",
+            fix="Call model.compile(optimizer=..., loss=...).",
         )
     if model.run_eagerly:
         raise _without_effect("run_eagerly=True")
@@ -368,11 +369,14 @@ def refuse_parts(model: Any, uneven: bool) -> None:
         if getattr(weight, "overwrite_with_gradient", False):
             raise DeclarationError(
                 f"{weight.path} is overwritten with its gradient (float8), which a run does not "
-                "support"
+                "support",
+                fix="Use another data type.",
             )
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) and layer is not model:
-            what = f"the layer {layer.name} is stateful, but batches of a run are not consecutive"
+            what = (
+                f"the layer {layer.name} is stateful, but the batches of a run are not consecutive"
+            )
             raise DeclarationError(what, fix="Remove stateful.")
         if getattr(layer, "synchronized", False) and layer.trainable:
             raise DeclarationError(
@@ -394,8 +398,7 @@ def _refuse_reduction(loss: Any, uneven: bool) -> None:
         )
     if reduction == "sum" and uneven:
         raise DeclarationError(
-            f"the loss {loss.name} is a sum, and mini-batches of different sizes are weighted as "
-            "means",
+            f"the loss {loss.name} is a sum, but mini-batches of different sizes need means",
             fix='Create it with reduction="sum_over_batch_size", or remove --batching.',
         )
 
@@ -433,7 +436,7 @@ def refuse_results(results: Any) -> None:
     """Raise DeclarationError if a metric returns several numbers."""
     for name, value in results.items():
         if len(getattr(value, "shape", ())):
-            what = f"the metric {name} returns {value.shape[0]} numbers, and a run records one"
+            what = f"the metric {name} returns {value.shape[0]} numbers, but a run records one"
             raise DeclarationError(what, fix="Return their mean.")
 
 

@@ -126,7 +126,7 @@ class OwnModel:
             model = fit.model
             batch = fit.batch_size
         elif not callable(input_fn):
-            raise DeclarationError("the cell trains no model", fix=_REQUIRED)
+            raise DeclarationError("the cell does not train a model", fix=_REQUIRED)
         else:
             _check_parameters(input_fn, "mode")
             refuse_callbacks(module)
@@ -279,7 +279,7 @@ class OwnModel:
     def texts(self) -> Texts:
         """Raise TrainingError: only the cell can turn texts into numbers."""
         raise TrainingError(
-            "a model of a cell takes and returns numbers, not texts",
+            "a model of a cell accepts and returns numbers, not texts",
             fix="Pass features to run.predict as input_fn returns them.",
         )
 
@@ -295,7 +295,7 @@ class OwnModel:
     def _without_weights(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
         if self._data.weighted:
             raise DeclarationError(
-                "input_fn returns sample weights, which model_fn does not take",
+                "input_fn returns sample weights, which model_fn does not accept",
                 fix="Make them one of the features.",
             )
         return lambda features, labels, weights, mode: model_fn(features, labels, mode)

@@ -144,13 +144,13 @@ class Survival:
 
     def __post_init__(self) -> None:
         if len(self.ages) != len(self.shares) or not self.ages:
-            raise ValueError("as many shares as ages, and one at least")
+            raise ValueError("a survival function needs as many shares as ages, at least one")
         if self.ages[0] != 0 or self.shares[0] != 1:
-            raise ValueError("at age 0 all VMs live")
+            raise ValueError("the share at age 0 must be 1")
         if any(one > other for one, other in pairwise(self.ages)):
-            raise ValueError("ages rise")
+            raise ValueError("the ages must not decrease")
         if any(one < other for one, other in pairwise(self.shares)):
-            raise ValueError("no VM comes back to life")
+            raise ValueError("the shares must not increase")
 
     @classmethod
     def of(cls, model: LifetimeModel) -> Self:

@@ -346,9 +346,10 @@ class Surrogate:
         names = self.cube.names
         if wrong := sorted({*parameters} ^ {*names}):
             what = (
-                f"'{wrong[0]}' is {'missing' if wrong[0] in names else 'no parameter of this bag'}"
+                f"'{wrong[0]}' is "
+                f"{'missing' if wrong[0] in names else 'not a parameter of this bag'}"
             )
-            raise PlanError(what, fix=f"It takes {', '.join(names)}.")
+            raise PlanError(what, fix=f"Its parameters are {', '.join(names)}.")
         if bad := next(
             (name for name, value in parameters.items() if not isinstance(value, int | float)), None
         ):
@@ -358,8 +359,9 @@ class Surrogate:
             where = ", ".join(f"{name}={value}" for name, value in parameters.items())
             alone = f'%%bag --over "{where.replace(", ", " ")}" --jobs 1 --surrogate none'
             raise PlanError(
-                f"{where} lies outside of what was computed, and the surrogate does not guess",
-                fix=f"Ask between the points of its results, or compute it: {alone}, with the same cell.",
+                f"{where} is outside of the computed points, and the surrogate does not "
+                "extrapolate",
+                fix=f"Use a point between its results, or compute it with the same cell: {alone}",
             )
         found = {}
         for output, model in self.models.items():
@@ -392,7 +394,8 @@ def learn(
     """
     if len(results) < LEAST_RESULTS:
         raise PlanError(
-            f"{len(results)} results are too few to learn from", fix=f"It takes {LEAST_RESULTS}."
+            f"{len(results)} results are too few for a surrogate",
+            fix=f"Wait for {LEAST_RESULTS} results.",
         )
     cube = Cube(tuple(space))
     rows = cube.rows([point for point, _ in results])

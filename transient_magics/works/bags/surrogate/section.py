@@ -56,7 +56,8 @@ def sections(
     names = outputs or list(surrogate.models)
     if lost := next((name for name in names if name not in surrogate.models), None):
         raise PlanError(
-            f"'{lost}' is no output of this bag", fix=f"It has {', '.join(surrogate.models)}."
+            f"'{lost}' is not an output of this bag",
+            fix=f"Its outputs are {', '.join(surrogate.models)}.",
         )
     places = tuple(
         _places(each, _ALONG if len(chosen) == 1 else _CELLS, cells=len(chosen) > 1)
@@ -109,28 +110,31 @@ def _over(
     """Return the parameters of the axes. Raises PlanError."""
     space = {each.name: each for each in surrogate.space}
     if lost := next((name for name in (*over, *held) if name not in space), None):
-        raise PlanError(f"'{lost}' is no parameter of this bag", fix=f"It has {', '.join(space)}.")
+        raise PlanError(
+            f"'{lost}' is not a parameter of this bag",
+            fix=f"Its parameters are {', '.join(space)}.",
+        )
     names = list(over) or [name for name in space if name not in held]
     if twice := next((name for name in names if names.count(name) > 1 or name in held), None):
         raise PlanError(
-            f"{twice} cannot be an axis and have a value, or be two axes", fix="Name it once."
+            f"'{twice}' is given twice", fix=f"Name it once, either in over or as {twice}=VALUE."
         )
     if not 1 <= len(names) <= 2:
         few = list(space)[:2]
         others = ", ".join(f"{name}=…" for name in space if name not in few)
         raise PlanError(
-            f"A picture has one or two axes, and {len(names)} parameters have no value",
+            f"A plot must have 1 or 2 axes, but {len(names)} parameters have no value",
             fix=f"Write plot(over={tuple(few)!r}, {others}).",
         )
     if left := [name for name in space if name not in names and name not in held]:
         values = ", ".join(f"{name}=…" for name in left)
         raise PlanError(
-            f"{left[0]} is no axis and has no value",
+            f"'{left[0]}' is neither an axis nor has a value",
             fix=f"Write plot(over={tuple(names)!r}, {values}).",
         )
     if wrong := next((name for name, value in held.items() if not _may(space[name], value)), None):
         raise PlanError(
-            f"{wrong}={held[wrong]} is not of this bag", fix=f"It takes {space[wrong]}."
+            f"{wrong}={held[wrong]} is outside of the space of this bag", fix=f"Use {space[wrong]}."
         )
     return tuple(space[name] for name in names)
 

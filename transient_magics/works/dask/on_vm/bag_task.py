@@ -44,7 +44,8 @@ _LEAST_SECONDS = 10.0
 _MOST_REASON = 2000
 _ANSWER_SECONDS = 0.5
 _EXPLAINED = {
-    "signal only works in main thread": "a job runs in a thread; handle signals in a process that it starts",
+    "signal only works in main "
+    "thread": "a job runs in a thread; handle signals in a process that it starts",
 }
 """Explanations of errors that occur in jobs but not in scripts, by a part of their text."""
 _NAME = "job"
@@ -231,21 +232,21 @@ def _arguments(
 def _sorted(found: Any) -> tuple[dict[str, float], bytes]:
     """Return numbers by name, and the other arrays packed. Raises ValueError."""
     if not isinstance(found, Mapping):
-        raise ValueError(f"it returned {type(found).__name__}, not a dict of numbers")
+        raise ValueError(f"it must return a dict of numbers, not {type(found).__name__}")
     numbers = dict[str, float]()
     arrays = dict[str, Any]()
     for name, value in found.items():
         if not isinstance(name, str):
-            raise ValueError(f"it returned something under {name!r:.80}, which is no name")
+            raise ValueError(f"it returned the key {name!r:.80}, which is not a valid name")
         if getattr(value, "ndim", 0):
             arrays[name] = value
             continue
         try:
             numbers[name] = float(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{name} is {type(value).__name__}, not a number") from None
+            raise ValueError(f"{name} must be a number, not {type(value).__name__}") from None
         if not math.isfinite(numbers[name]):
-            raise ValueError(f"{name} is {numbers[name]}")
+            raise ValueError(f"{name} must be finite, not {numbers[name]}")
     checked_values(numbers)
     return numbers, _packed(arrays) if arrays else b""
 
@@ -255,7 +256,7 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
 
     made = {name: np.asarray(each) for name, each in arrays.items()}
     if wrong := next((name for name, each in made.items() if each.dtype.kind not in "biufc"), None):
-        raise ValueError(f"{wrong} holds no numbers: {made[wrong].dtype}")
+        raise ValueError(f"the array {wrong} must have numbers, not {made[wrong].dtype}")
     if sum(each.nbytes for each in made.values()) > MOST_ARRAY_BYTES:
         raise ValueError(f"its arrays have more than {MOST_ARRAY_BYTES >> 20} MiB")
     file = io.BytesIO()
