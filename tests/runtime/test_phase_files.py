@@ -61,7 +61,7 @@ def test_declared_steps_end_the_run_in_the_phase_that_reaches_them(tmp_path: Pat
 
 
 def test_phases_of_another_cell_do_not_count(tmp_path: Path) -> None:
-    """As in a run that resumes another one with a changed cell."""
+    """A run may resume another one with a changed cell."""
     folder = folder_of(tmp_path)
     Phases(folder).begin(SECOND)
     folder.cell.write_text("model.fit(x, y, epochs=9)\n", encoding="utf-8")
@@ -107,25 +107,25 @@ def test_a_history_has_one_value_for_each_epoch_of_its_phase() -> None:
     def evaluated(step: int, loss: float) -> Mapping[str, Any]:
         return {"kind": "train.evaluated", "step": step, "metrics": {"loss": loss, "accuracy": loss / 2}}
 
-    told = [
+    reports = [
         evaluated(10, 9.0),
         {"kind": "train.progress", "step": 14, "loss": 3.0},
         evaluated(21, 1.0),
         {"kind": "train.progress", "step": 21, "loss": 2.0},
     ]
-    assert history(told, range(11, 21), 5, validated=True) == {
+    assert history(reports, range(11, 21), 5, validated=True) == {
         "loss": [2.0, 2.0],
         "val_loss": [1.0, 1.0],
         "val_accuracy": [0.5, 0.5],
     }
-    assert history(told[:2], range(10), 5, validated=False) == {"loss": [9.0, 9.0], "accuracy": [4.5, 4.5]}
+    assert history(reports[:2], range(10), 5, validated=False) == {"loss": [9.0, 9.0], "accuracy": [4.5, 4.5]}
 
 
 # What the chief decides.
 
 
 def ended(**declared: Any) -> Story:
-    """Of a chief whose phase has made its steps, with a worker that trained."""
+    """Return the story of a chief whose phase has made its steps, with a worker that trained."""
     story = Story(**{"train_steps": 10, "phase_steps": 10, **declared})
     story(events.Prepared(story.state.spec.phase_begin))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 9))

@@ -47,7 +47,7 @@ for size in (20, 40):
 print(undefined_name)
 """
 STEPS = [16, 8, 4]
-"""Of each phase: the training part has 160 examples."""
+"""Steps of each phase: the training part has 160 examples."""
 DECLARED: dict[str, Any] = {
     **OWN, "name": "run-1", "train_steps": 0, "checkpoint_steps": 5, "keep": 20, "noise_share": 0.0, "max_workers": 2,
 }  # fmt: skip
@@ -107,7 +107,7 @@ def assert_three_phases(story: Story) -> None:
     assert start[kernel] == first[kernel], "frozen in the first phase"
     assert first[kernel] != second[kernel] != third[kernel]
     assert start["head/kernel"] != first["head/kernel"] != second["head/kernel"]
-    # Adam keeps the power of beta_1 of its next step: compile begins again, and another fit goes on.
+    # Adam keeps the power of beta_1 of its next step: compile begins again, and another fit continues.
     powers = [made[0], made[1], made[1] + made[2]]
     found = [math.log(phase["beta1_power"]) / math.log(0.9) - 1 for phase in (first, second, third)]
     assert found == pytest.approx(powers, abs=0.01)

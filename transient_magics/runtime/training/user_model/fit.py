@@ -435,7 +435,7 @@ def _schedule_class() -> Any:
 
 
 def _epoch_schedule(rates: Sequence[float], epoch_steps: int) -> Any:
-    """Return a schedule with one learning rate for each epoch of so many steps."""
+    """Return a schedule with one learning rate per epoch of `epoch_steps` steps."""
     ops = importlib.import_module("keras").ops
 
     class EpochSchedule(_schedule_class()):
