@@ -74,7 +74,7 @@ class KerasModel:
         check_model(model)
         self.model = model
         self._optimizer = KerasOptimizer(model.optimizer, optimizer_begin)
-        self.example, results = build(model, data)
+        self.example, results = build_model(model, data)
         refuse_parts(model, uneven)
         refuse_results(results)
         seed_generator = importlib.import_module("keras.src.random.seed_generator")
@@ -229,7 +229,7 @@ def check_model(model: Any) -> None:
     refuse_model(model)
 
 
-def build(model: Any, data: Data) -> tuple[Any, Mapping[str, Any]]:
+def build_model(model: Any, data: Data) -> tuple[Any, Mapping[str, Any]]:
     """Use a compiled model once, on zeros, which creates its weights and metrics.
 
     Returns the features of two examples, and the metrics by name.

@@ -9,7 +9,7 @@ does where the model trains in this process.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from ....errors import DeclarationError
 from ...files.checkpoints import Checkpoints
 from ...folder import RunFolder
 from ...phases import Phase, Phases
-from .data import Data
 from .fit import Fit
 from .structure import weight_names
 
@@ -44,8 +43,8 @@ class Replay:
         The run's folder.
     later
         The phases that have begun after the first.
-    data_of
-        Returns the examples that a call declares.
+    build
+        Uses the model of a call once, and returns the names of its metrics.
     ending
         The present phase, if it has ended: its weights are read from its checkpoint and stored. A
         call after it, or any without `later` and `ending`, will probably follow: its weights stay
@@ -56,22 +55,19 @@ class Replay:
         self,
         folder: RunFolder,
         later: Sequence[Phase],
-        data_of: Callable[[Fit], Data],
+        build: Callable[[Fit], Iterable[str]],
         ending: Ending | None = None,
     ) -> None:
         self._phases = Phases(folder)
         self._checkpoints = Checkpoints(folder.checkpoints)
         self._later = later
-        self._data_of = data_of
+        self._build = build
         self._ending = ending
 
     def __call__(self, fit: Fit, number: int) -> Any:
         """Return the History of call `number`, from 1 on, and load the weights after it."""
-        from .keras_model import build, check_model
-
         model = fit.model
-        check_model(model)
-        _, metrics = build(model, self._data_of(fit))
+        metrics = self._build(fit)
         begins = [0, *(phase.begin for phase in self._later)]
         if number <= len(self._later):
             self._load(model, self._phases.weights(number))

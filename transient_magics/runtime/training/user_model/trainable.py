@@ -33,7 +33,7 @@ import contextlib
 import inspect
 import operator
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, Ser
 from ..usercode import run_program
 from .data import Data, keep_as_constants
 from .fit import Fit, Recorder, may_continue
-from .keras_model import declared_only, refuse_callbacks
+from .keras_model import build_model, check_model, declared_only, refuse_callbacks
 from .replay import Ending, Replay
 from .structure import is_text, leaves, name_of, unique
 from .tables import repeat_in_graphs
@@ -359,13 +359,16 @@ def expected_calls(
 def _replay(
     folder: RunFolder, spec: RunSpec, later: Sequence[Phase], ending: Ending | None = None
 ) -> Replay:
-    def data_of(fit: Fit) -> Data:
+    def build(fit: Fit) -> Iterable[str]:
+        check_model(fit.model)
         if spec.mode == "sync" and spec.workers > 1:
             fit = fit.shared(spec.workers)
         inputs = [tensor.shape for tensor in getattr(fit.model, "inputs", None) or ()]
-        return Data(fit.input_fn, inputs, fit.batch_size, fit.batched, labelled=False)
+        data = Data(fit.input_fn, inputs, fit.batch_size, fit.batched, labelled=False)
+        _, metrics = build_model(fit.model, data)
+        return metrics
 
-    return Replay(folder, later, data_of, ending)
+    return Replay(folder, later, build, ending)
 
 
 def _prepare_keras() -> None:
