@@ -100,6 +100,21 @@ def test_the_lines_behind_fit_are_named() -> None:
     assert keras_cell.notes(MODEL + FIT + behind, 0)[0].startswith("Lines 6 to 7")
 
 
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (f"{MODEL}history = {FIT}", "history"),
+        (f"{MODEL}if True:\n    found = {FIT}", "found"),
+        (f"{MODEL}{FIT}", ""),
+        (f"{MODEL}def train():\n    history = {FIT}train()\n", ""),
+        (f"scaler = Scaler().fit(x)\n{MODEL}{FIT}", ""),
+        (f"scaler = Scaler().fit(x)\n{MODEL}history = {FIT}", "history"),
+    ],
+)
+def test_the_name_of_what_fit_returns_is_found(source: str, name: str) -> None:
+    assert keras_cell.history_name(source) == name
+
+
 def test_another_backend_is_named() -> None:
     source = 'import os\nos.environ["KERAS_BACKEND"] = "jax"\n' + MODEL + FIT
     assert keras_cell.notes(source) == ["KERAS_BACKEND=jax is ignored: a run computes with TensorFlow."]

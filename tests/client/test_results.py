@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from transient_magics.protocol.step_parts import EXPOSED
 from transient_magics.protocol.vm_events import (
     TrainBest,
     TrainCheckpoint,
+    TrainEpoch,
     TrainEvaluated,
     TrainFailed,
     TrainFinished,
@@ -152,6 +154,26 @@ def test_a_worker_is_lost_by_the_run_that_had_it_when_its_notice_came(run: clien
     assert trials.revocations(run.cluster.state) == {"run-1": 1}, "within the time that the notice gives"
     happen(run, (80, events.VmRevoked(vm="worker-5", signal="notice")))
     assert trials.revocations(run.cluster.state) == {"run-1": 1}, "who has its place by now has lost nothing"
+
+
+def test_the_history_of_a_run_is_what_fit_returns(run: client.Run) -> None:
+    assert list(run.epochs().columns) == ["epoch", "step", "time"]
+    logs = [{"loss": 0.5, "val_loss": 0.75}, {"loss": 0.25}]
+    for epoch, values in enumerate(logs):
+        happen(
+            run,
+            (40 + epoch, TrainEpoch(run=run.name, epoch=epoch, step=30 * epoch + 30, logs=values, output=f"{epoch}\n")),
+        )
+    assert list(run.epochs()["loss"]) == [0.5, 0.25]
+    assert run.output() == "0\n1\n"
+    history = run.fit_history()
+    assert "waits for its end" in repr(history)
+    happen(run, (70, TrainFinished(run=run.name, step=60)))
+    assert history.epoch == [0, 1]
+    assert history.history["loss"] == [0.5, 0.25]
+    assert history.history["val_loss"][0] == 0.75
+    assert math.isnan(history.history["val_loss"][1])
+    assert set(history.params) == {"epochs", "steps"}
 
 
 def test_evaluations_are_a_table_and_runs_stand_beside_each_other(

@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,12 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
-from tests.conftest import Emulate
 from transient_emulator.storage.tokens import Tokens
 from transient_magics.cloud import CloudStorage, Reach, bounded_token
 from transient_magics.errors import AccessError, CloudError
 
 BUCKET, OTHER = "one-for-all", "somebody-elses"
 MINE, THEIRS = "mine-20260101", "mine-20260101-2"  # one name is the beginning of the other
-
-
-@pytest.fixture(scope="module")
-def url(emulate: Emulate) -> Iterator[str]:
-    with emulate() as url:
-        yield url
 
 
 @pytest.fixture(scope="module")

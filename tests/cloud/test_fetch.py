@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import Emulate
 from tests.runtime.machine_room import isolated
 from transient_magics.cloud import CloudStorage
 from transient_magics.controller.programs.fetch import fetch
@@ -36,12 +35,6 @@ HOSTILE = (
     "a\\b",
     "run.json ",
 )
-
-
-@pytest.fixture(scope="module")
-def url(emulate: Emulate) -> Iterator[str]:
-    with emulate() as url:
-        yield url
 
 
 @pytest.fixture

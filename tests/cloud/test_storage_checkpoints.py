@@ -17,7 +17,6 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from tests.conftest import Emulate
 from tests.faults.healing import healed
 from tests.road import road
 from transient_magics.cloud import Reach, bounded_token
@@ -39,8 +38,8 @@ BUCKET = "checkpoints-here"
 
 
 @pytest.fixture(scope="module")
-def client(emulate: Emulate) -> Iterator[storage.Client]:
-    with emulate() as url, pytest.MonkeyPatch.context() as patch:
+def client(url: str) -> Iterator[storage.Client]:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", url)
         made = storage.Client(project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url})
         made.create_bucket(BUCKET)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -15,7 +16,6 @@ from typing import Any, cast
 
 import pytest
 
-from tests.conftest import Emulate
 from transient_magics import client, errors, places
 from transient_magics.client import commands
 from transient_magics.cloud import BoundedToken, CloudStorage, Reach, Vm
@@ -455,23 +455,23 @@ async def test_by_what_the_controllers_vm_writes_of_its_own_id_it_is_not_gone(
     ],
 )
 async def test_the_end_of_a_journal_comes_from_the_bucket_if_a_controller_wrote_it(
-    home: Path, emulate: Emulate, monkeypatch: pytest.MonkeyPatch, end: bytes, taken: bool
+    home: Path, url: str, monkeypatch: pytest.MonkeyPatch, end: bytes, taken: bool
 ) -> None:
     monkeypatch.setattr("transient_magics.controller.remote_controller.proxy._MOST_JOURNAL", 4096)
-    declared.agree(home, replace(SPEC, bucket="results-of-one"))
+    bucket = f"results-{uuid.uuid4().hex}"
+    declared.agree(home, replace(SPEC, bucket=bucket))
     mirror = ControllerProxy(home)
     here = (home / "journal.jsonl").read_bytes()
     (home / "there").write_bytes(here + end)
-    place = str(cluster_store(mirror._spec)).removeprefix("gs://results-of-one/")
-    with emulate() as url:
-        async with CloudStorage("p", url, patience=3) as storage:
-            monkeypatch.setattr(mirror, "_access", SimpleNamespace(storage=storage))
-            await mirror._complete_journal()  # there is no such bucket
-            await storage.ensure_bucket("results-of-one", "us-west1")
-            await mirror._complete_journal()  # nor an object in it
-            assert (home / "journal.jsonl").read_bytes() == here
-            await storage.upload("results-of-one", f"{place}/journal.jsonl", home / "there")
-            await mirror._complete_journal()
+    place = str(cluster_store(mirror._spec)).removeprefix(f"gs://{bucket}/")
+    async with CloudStorage("p", url, patience=3) as storage:
+        monkeypatch.setattr(mirror, "_access", SimpleNamespace(storage=storage))
+        await mirror._complete_journal()  # there is no such bucket
+        await storage.ensure_bucket(bucket, "us-west1")
+        await mirror._complete_journal()  # nor an object in it
+        assert (home / "journal.jsonl").read_bytes() == here
+        await storage.upload(bucket, f"{place}/journal.jsonl", home / "there")
+        await mirror._complete_journal()
     assert (home / "journal.jsonl").read_bytes() == (here + end if taken else here)
 
 

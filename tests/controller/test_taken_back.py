@@ -377,7 +377,7 @@ def stands(written: Sequence[Event]) -> None:
 def trials_are_declared(state: ClusterState, directory: Path) -> None:
     for study in state.of(StudyState).values():
         assert study.spec == STUDY
-        assert study.wanted == 3
+        assert study.planned == 3
         assert all(STUDY.tries(trial.params) for trial in study.trials.values())
     for path in (directory / layout.RUNS).glob("study-1-*/run.json"):
         assert STUDY.tries(json.loads(path.read_text(encoding="utf-8"))["params"])
@@ -552,7 +552,7 @@ def test_trials_of_a_vm_count_if_they_are_in_the_space() -> None:
             with taken_back(directory) as controller:
                 study = controller._state.of(StudyState)["study-1"]
                 assert [(each.value, each.params) for each in study.trials.values()] == [(0.5, PARAMS[0])]
-                assert study.wanted == STUDY.trials
+                assert study.planned == STUDY.trials
                 assert "does not count: study." in controller._state.trouble
 
 
@@ -575,7 +575,7 @@ def test_a_study_stays_extended_if_this_machines_user_has_asked_for_it() -> None
         extended = StudyExtended(study="study-1", trials=2, request="r1")
         history(directory, [extended, replace(extended, trials=7), extended])
         with taken_back(directory) as controller:
-            assert controller._state.of(StudyState)["study-1"].wanted == STUDY.trials + 2
+            assert controller._state.of(StudyState)["study-1"].planned == STUDY.trials + 2
 
 
 def test_a_trial_is_made_again_where_a_vm_has_put_its_own_run_in_its_place() -> None:

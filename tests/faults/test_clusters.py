@@ -80,7 +80,7 @@ def test_commands_that_cannot_be_meant_are_refused_in_one_sentence(pair: tuple[P
         left.cluster.revoke("worker-77")
     with pytest.raises(ClusterError, match="on demand"):
         left.cluster.revoke("ps-0")
-    with pytest.raises(DeclarationError, match="9 workers exceed the limit of left, 4"):
+    with pytest.raises(DeclarationError, match="9 workers exceed the limit of 4 for left"):
         left.cluster.resize("k80x9")
     with pytest.raises(ClusterError, match=r"Unknown VM 'worker-77' .*Known: .*worker-0"):
         left.cluster.logs("worker-77")

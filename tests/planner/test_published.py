@@ -75,6 +75,7 @@ def test_the_workload_is_the_fit_of_those_cells() -> None:
     assert found.error == pytest.approx(known.speed_error, rel=0.02)
 
 
+@pytest.mark.slow
 def test_cells_that_were_left_out_are_met() -> None:
     cells = icac_cells()
     errors = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.protocol.outputs import MOST_SAID, checked_values, jobs_of
+from transient_magics.protocol.outputs import MOST_PRINTED, checked_values, jobs_of
 from transient_magics.protocol.space import parse_space
 from transient_magics.works.bags import events as b
 from transient_magics.works.bags.fold import fold, replay
@@ -54,8 +54,8 @@ def test_what_a_driver_may_say_for_ever_is_kept_once() -> None:
         assert fold(known, replace(learnt, judged=0)) is known
     state = replay(spec(), [proposed(0)])
     for attempt in range(1, 200):
-        state = fold(fold(state, started(0, attempt)), replace(lost(0, attempt), said=f"{attempt}"))
-    said = state.jobs[0].said
+        state = fold(fold(state, started(0, attempt)), replace(lost(0, attempt), printed=f"{attempt}"))
+    said = state.jobs[0].printed
     assert len(said) < 50
     assert list(said.items())[-1] == (199, "199")
 
@@ -278,14 +278,15 @@ def fold_again(state: BagState, event: b.BagEvent) -> BagState:
 
 def test_what_attempts_printed_stays_with_their_job_and_is_bounded() -> None:
     state = replay(spec(), [
-        proposed(0), started(0), replace(lost(0, why="raised"), said="no such place"), started(0, 2), lost(0, 2),
-        started(0, 3), replace(result(0, 3), said="all is well"),
+        proposed(0), started(0), replace(lost(0, why="raised"), printed="no such "
+                                                                        "place"), started(0, 2), lost(0, 2),
+        started(0, 3), replace(result(0, 3), printed="all is well"),
     ])  # fmt: skip
-    assert state.jobs[0].said == {1: "no such place", 3: "all is well"}
-    said = {"said": "x" * MOST_SAID}
-    assert b.from_driver(line(lost(0), **said), "bag-1", NOW, NOW).to_dict()["said"] == said["said"]
+    assert state.jobs[0].printed == {1: "no such place", 3: "all is well"}
+    said = {"printed": "x" * MOST_PRINTED}
+    assert b.from_driver(line(lost(0), **said), "bag-1", NOW, NOW).to_dict()["printed"] == said["printed"]
     with pytest.raises(ValueError, match="the output has 2001 characters"):
-        b.from_driver(line(lost(0), said="x" * 2001), "bag-1", NOW, NOW)
+        b.from_driver(line(lost(0), printed="x" * 2001), "bag-1", NOW, NOW)
 
 
 def test_a_driver_gives_up_vms_without_a_job_of_the_policy_of_reuse_and_no_more_than_there_are_jobs() -> None:

@@ -30,6 +30,7 @@ BORDERS: dict[str, tuple[Any, Read]] = {
 }
 CLASSES = [(cls, read) for union, read in BORDERS.values() for cls in typing.get_args(union)]
 CLASSES.append((chief_messages.Fetch, chief_messages.read_fetch))
+CLASSES += [(cls, chief_messages.read_callbacks) for cls in (chief_messages.EpochEnded, chief_messages.Called)]
 
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers(-(2**62), 2**62) | some.floats(-1e18, 1e18) | some.text(max_size=8),
@@ -62,7 +63,7 @@ def let_in(annotation: Any) -> some.SearchStrategy[Any]:
     if origin is tuple:
         return some.lists(let_in(inner[0]), min_size=1, max_size=3).map(tuple)
     if origin is not None and issubclass(origin, Mapping):
-        return some.dictionaries(some.text(max_size=8), JSON, max_size=3)
+        return some.dictionaries(some.text(max_size=8), JSON if inner[1] is object else let_in(inner[1]), max_size=3)
     plain: dict[Any, some.SearchStrategy[Any]] = {
         int: some.integers(1, 2**62),
         float: some.floats(0, 1e18),
@@ -204,8 +205,10 @@ ASSIGNED = {
     "shares": "",
     "steps": 0,
     "epoch_steps": 0,
+    "first_epoch": 0,
+    "eval_steps": 0,
     "keep_best": "",
-    "stop_when": "",
+    "callbacks": False,
     "phase_steps": 0,
 }
 ROLE = {"run": "run-1", "role": "ps", "name": "ps-0"}
@@ -345,6 +348,25 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         {"do": "files", "what": "graphs", "token": "t"},
     ),
     (chief_messages.read_first, chief_messages.Grant(token="t"), {"do": "grant", "token": "t"}),
+    (chief_messages.read_first, chief_messages.Calls(token="t"), {"do": "calls", "token": "t"}),
+    (
+        chief_messages.read_callbacks,
+        chief_messages.EpochEnded(step=40, epoch=1, sums=(32.0, 9.5), last=True),
+        {"do": "epoch ended", "step": 40, "epoch": 1, "sums": [32.0, 9.5], "last": True, "seconds": 60.0, "before": {}},
+    ),
+    (
+        chief_messages.read_callbacks,
+        chief_messages.Called(logs={"loss": 0.5}, rate=0.1, output="done"),
+        {
+            "do": "called",
+            "logs": {"loss": 0.5},
+            "rate": 0.1,
+            "stop": "",
+            "output": "done",
+            "error": "",
+            "evaluation": {},
+        },
+    ),
     (chief_messages.read_fetch, chief_messages.Fetch(name="a/train-0"), {"do": "fetch", "name": "a/train-0"}),
     (
         chief_messages.read_first,
@@ -414,6 +436,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
                 chief_messages.Take(turn=7, measure="S1", seconds=2.0),
                 {"do": "take", "turn": 7, "measure": "S1", "seconds": 2.0},
             ),
+            (chief_messages.Proceed(limit=40, rate=0.5), {"do": "proceed", "limit": 40, "rate": 0.5}),
             (chief_messages.Stop(again=True), {"do": "stop", "again": True}),
             (chief_messages.Leave(reason="finished"), {"do": "leave", "reason": "finished"}),
         )

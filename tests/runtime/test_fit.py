@@ -112,8 +112,20 @@ TRAINED = {
         32,
     ),
     "a caught exception": ("try:\n    model.fit(x, y)\nexcept Exception:\n    model = None\n", 32, 32),
-    "a callback that a run needs not": (
+    "callbacks that a run replaces": (
         "model.fit(x, y, callbacks=[keras.callbacks.TensorBoard(), keras.callbacks.TerminateOnNaN()])\n",
+        32,
+        32,
+    ),
+    "a callback of the user": (
+        "class Mine(keras.callbacks.Callback):\n    def on_epoch_end(self, epoch, logs=None):\n        pass\n"
+        "model.fit(x, y, callbacks=[Mine(), keras.callbacks.LambdaCallback(on_train_end=print)])\n",
+        32,
+        32,
+    ),
+    "options of EarlyStopping": (
+        "stop = keras.callbacks.EarlyStopping('loss', min_delta=0.1, baseline=1.0, start_from_epoch=2)\n"
+        "model.fit(x, y, callbacks=stop)\n",
         32,
         32,
     ),
@@ -175,24 +187,30 @@ REFUSED = {
         LINE + 1,
     ),
     "no labels": ("model.fit(x)\n", "features without labels", LINE),
-    "a callback of the user": (
-        "class Mine(keras.callbacks.Callback):\n    pass\nmodel.fit(x, y, callbacks=[Mine()])\n",
-        "callback Mine",
-        LINE + 2,
+    "a callback of batches": (
+        "class Mine(keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs=None):\n        pass\n"
+        "model.fit(x, y, callbacks=[Mine()])\n",
+        "on_train_batch_end of the callback Mine is not called in a run",
+        LINE + 3,
     ),
-    "a metric of the training data": (
-        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping('loss'))\n",
+    "a function for batches": (
+        "model.fit(x, y, callbacks=keras.callbacks.LambdaCallback(on_batch_begin=print))\n",
+        "on_batch_begin of the callback LambdaCallback is not called in a run",
+        LINE,
+    ),
+    "the best by a metric of the training data": (
+        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping('loss', restore_best_weights=True))\n",
         "Write monitor='val_loss'",
+        LINE,
+    ),
+    "callbacks without epochs": (
+        f"model.fit({DATASET}.repeat(), callbacks=keras.callbacks.CSVLogger('a.csv'))\n",
+        "callbacks need to know how many steps an epoch has",
         LINE,
     ),
     "an unknown direction": (
         "model.fit(x, y, callbacks=keras.callbacks.ModelCheckpoint('a.keras', 'val_agreement', save_best_only=True))\n",
         "Pass mode='max' or mode='min' to the callback",
-        LINE,
-    ),
-    "a least improvement": (
-        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping(min_delta=0.1))\n",
-        "min_delta of EarlyStopping is not supported",
         LINE,
     ),
     "both kinds of weights": (
@@ -207,7 +225,7 @@ REFUSED = {
         LINE + 1,
     ),
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
-    "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),
+    "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit must be a whole number of at least 1", LINE),
     "input_fn beside it": ("def input_fn(mode):\n    return x, y\nmodel.fit(x, y)\n", "Keep one of them", None),
     "evaluate before it": ("model.evaluate(x, y)\n", "Move it after model.fit", LINE),
     "no training": ("", "the cell does not train a model", None),
@@ -280,12 +298,14 @@ def test_what_a_run_cannot_do_is_refused_with_its_line(answers: dict[str, dict[s
     assert answer["line"] == line
 
 
-def test_early_stopping_and_the_best_checkpoint_are_those_of_the_run(answers: dict[str, dict[str, Any]]) -> None:
+def test_a_run_calls_early_stopping_and_keeps_the_best_checkpoint(answers: dict[str, dict[str, Any]]) -> None:
     assert answers["early stopping"]["fit"] == {
         "steps": 160,
         "epoch_steps": 16,
+        "first_epoch": 0,
+        "eval_steps": 16,
         "keep_best": "max accuracy",
-        "stop_when": "min loss no better in 2 evaluations",
+        "callbacks": True,
         "phase_steps": 0,
     }
 

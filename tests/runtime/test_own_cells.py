@@ -6,27 +6,23 @@ All cells are checked in one process, as `check` does it for one.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 
 pytestmark = pytest.mark.training
 
 PROGRAM = """
 import contextlib, json, pathlib, sys, tempfile
-from transient_magics.runtime.tf.graph_mode import everything
-everything()
 import keras
 from transient_magics.runtime.programs import check
 from transient_magics.runtime.folder import RunFolder
 
 answers = []
 with contextlib.redirect_stdout(sys.stderr):
-    for cell, declared in json.load(sys.stdin):
+    for cell, declared in json.loads(pathlib.Path(sys.argv[1]).read_text()):
         keras.utils.clear_session()
         keras.config.set_dtype_policy("float32")
         with tempfile.TemporaryDirectory() as place:
@@ -400,19 +396,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, dict[str, Any]]:
-    cells = [(text, declared) for text, declared, *_ in (*TAKEN.values(), *REFUSED.values())]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=PROJECT,
-        input=json.dumps(cells),
-        capture_output=True,
-        text=True,
-        check=False,
-        encoding="utf-8",
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip((*TAKEN, *REFUSED), json.loads(done.stdout), strict=True))
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    cells = tmp_path_factory.mktemp("cells") / "cells.json"
+    given = [(text, declared) for text, declared, *_ in (*TAKEN.values(), *REFUSED.values())]
+    cells.write_text(json.dumps(given), encoding="utf-8")
+    printed = programs.run(PROGRAM, cells, own=True)
+    return dict(zip((*TAKEN, *REFUSED), json.loads(printed), strict=True))
 
 
 def test_what_is_honoured_is_built(answers: dict[str, dict[str, Any]]) -> None:

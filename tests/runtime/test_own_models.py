@@ -98,8 +98,13 @@ assert model.optimizer.name == "adam"
 IN_A_KERNEL = """
 import random, sys
 from pathlib import Path
+from types import SimpleNamespace
 import keras, numpy
+from tests.runtime import programs
 from transient_magics import client, errors
+from transient_magics.client import commands
+
+commands.subprocess = SimpleNamespace(run=programs.serve, TimeoutExpired=TimeoutError)
 
 folder, step = Path(sys.argv[1]), int(sys.argv[2])
 images, scores = numpy.load(folder / "images.npy"), numpy.load(folder / "scores.npy")

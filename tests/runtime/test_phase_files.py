@@ -18,7 +18,7 @@ from transient_magics.runtime.files.manifest import Manifest
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.phases import Phase, Phases, phase_files
-from transient_magics.runtime.programs.next_phase import history
+from transient_magics.runtime.programs.next_phase import epochs_between, history, rate
 
 DECLARED = FitDeclaration(steps=30, epoch_steps=5, phase_steps=10)
 """Two phases, of 10 and 20 steps."""
@@ -103,22 +103,22 @@ def test_files_of_phases_go_where_checkpoints_go(tmp_path: Path) -> None:
     assert {file.name for file in stored.files} == {*names, *checkpoint}
 
 
-def test_a_history_has_one_value_for_each_epoch_of_its_phase() -> None:
-    def evaluated(step: int, loss: float) -> Mapping[str, Any]:
-        return {"kind": "train.evaluated", "step": step, "metrics": {"loss": loss, "accuracy": loss / 2}}
+def test_a_history_has_the_epochs_of_its_phase_once() -> None:
+    def epoch(number: int, step: int, loss: float, rate: float = 1.0, **more: float) -> Mapping[str, Any]:
+        return {"kind": "train.epoch", "epoch": number, "step": step, "logs": {"loss": loss, **more}, "rate": rate}
 
     reports = [
-        evaluated(10, 9.0),
-        {"kind": "train.progress", "step": 14, "loss": 3.0},
-        evaluated(21, 1.0),
-        {"kind": "train.progress", "step": 21, "loss": 2.0},
+        {"kind": "train.evaluated", "step": 11, "metrics": {"loss": 7.0}},
+        epoch(0, 11, 9.0),
+        epoch(0, 16, 4.0, val_loss=3.0),
+        epoch(1, 21, 2.5, val_loss=2.0, accuracy=0.5),
+        epoch(1, 21, 2.0, 0.25, val_loss=1.0),
+        epoch(0, 26, 1.0),
     ]
-    assert history(reports, range(11, 21), 5, validated=True) == {
-        "loss": [2.0, 2.0],
-        "val_loss": [1.0, 1.0],
-        "val_accuracy": [0.5, 0.5],
-    }
-    assert history(reports[:2], range(10), 5, validated=False) == {"loss": [9.0, 9.0], "accuracy": [4.5, 4.5]}
+    ended = epochs_between(reports, 11, 21)
+    assert history(ended) == {"loss": (4.0, 2.0), "val_loss": (3.0, 1.0)}
+    assert rate(ended) == 0.25
+    assert history(epochs_between(reports, 30, 40)) == {}
 
 
 # What the chief decides.

@@ -180,7 +180,7 @@ def check_zone(zone: str, gpu: str) -> None:
         what = f"{gpu.upper()}s"
     raise DeclarationError(
         f"{what} are not available in {zone}, according to the catalog",
-        fix=f"Use {_either(near[:3])}.",
+        fix=f"Use {either(near[:3])}.",
     )
 
 
@@ -189,7 +189,7 @@ def _check_built_in(machine: MachineType, gpu: str, count: int) -> None:
         return
     fitting = [other.name for other in machines_with(gpu) if other.gpu_count == count]
     counts = sorted({other.gpu_count for other in machines_with(gpu)})
-    fix = f"A VM has {_either(counts)} {gpu.upper()}."
+    fix = f"A VM has {either(counts)} {gpu.upper()}."
     if fitting:
         fix = f"Use {fitting[0]}."
     if machine.gpu == gpu:
@@ -214,7 +214,7 @@ def _check_attached(machine: MachineType, gpu: str, count: int, zone: str) -> No
     if count not in allowed:
         enough = next((number for number in allowed if number > count), max(allowed))
         raise DeclarationError(
-            f"A VM can have {_either(allowed)} {gpu.upper()}, not {count}", fix=f"Use {enough}."
+            f"A VM can have {either(allowed)} {gpu.upper()}, not {count}", fix=f"Use {enough}."
         )
     if _fits(machine, allowed[count]):
         return
@@ -237,7 +237,8 @@ def _fits(machine: MachineType, limit: Limit) -> bool:
     return machine.vcpus <= limit.vcpus and machine.memory_gb <= limit.memory_gb
 
 
-def _either(choices: Iterable[object]) -> str:
+def either(choices: Iterable[object]) -> str:
+    """Return `a, b or c`."""
     *some, last = map(str, choices)
     if some:
         return f"{', '.join(some)} or {last}"

@@ -390,7 +390,7 @@ def variable(text: str) -> str:
 
 
 def overrides(text: str) -> str:
-    """Check hyper-parameters: `NAME=VALUE,...`."""
+    """Check hyperparameters: `NAME=VALUE,...`."""
     import re
 
     if text and not re.match(r"\s*\w+(\[\d+\])?\s*=", text):

@@ -88,7 +88,7 @@ def check(
         Parameters that are defined before the code runs, each with the option that sets it. With
         `own_model`, the code must read all of them.
     hparams
-        Whether the options may set hyper-parameters.
+        Whether the options may set hyperparameters.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def check(
 
 
 def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> None:
-    """Check the names of hyper-parameters of Tensor2Tensor.
+    """Check the names of hyperparameters of Tensor2Tensor.
 
     Names that appear in the code count as defined by it. If Tensor2Tensor is not installed on this
     machine, the check of the run on the VM finds unknown names.
@@ -140,7 +140,7 @@ def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> N
         return
     for name in names:
         if name not in valid and not re.search(rf"\b{re.escape(name)}\b", source):
-            raise unknown("hyper-parameter of Tensor2Tensor", name, valid, where=where)
+            raise unknown("hyperparameter of Tensor2Tensor", name, valid, where=where)
 
 
 def check_syntax(source: str, line_offset: int = 0, file: str = "") -> None:
@@ -478,7 +478,7 @@ def _advice(name: str, notebook: Collection[str], hparams: bool, unread: Mapping
         return (
             "Define it in the cell, or import it there from a module that you send with --include."
         )
-    if not hparams:  # only models of Tensor2Tensor have hyper-parameters
+    if not hparams:  # only models of Tensor2Tensor have hyperparameters
         return "Define it in the cell, or in a module that comes with --include."
     return (
         "Define it in the cell, or pass its value in the first line, as --hparams "

@@ -83,7 +83,7 @@ class Cluster(BaseCluster):
         worker
             The name of the VM, such as `worker-1`.
         seconds
-            The time until the notice, in seconds. The VM stops 30 seconds after its notice.
+            The time until the notice, in seconds. The VM stops 30 seconds after the notice.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Cluster(BaseCluster):
     def agree(self, proposal: int | None = None) -> tuple[str, ...]:
         """Accept the proposed release of workers (`--give-up ask`).
 
-        To release other workers instead, revoke them: they count too.
+        To release other workers instead, revoke them. Revoked workers count too.
 
         Parameters
         ----------
@@ -147,8 +147,8 @@ class Cluster(BaseCluster):
             The share of its CPU and of its network that the VM keeps, from 0.05 to 1. The VM
             continues to run.
         machine_type
-            The new machine type, such as `n1-standard-2`, instead of these: the worker leaves its
-            run, is stopped, changed and started again, and rejoins the run.
+            The new machine type, such as `n1-standard-2`, instead of `cpu` and `network`. The
+            worker leaves its run, is stopped, changed and started again, and rejoins the run.
         reclaim
             The number of vCPUs to take from all workers together, instead of from one worker.
         policy
@@ -278,7 +278,7 @@ class Cluster(BaseCluster):
         Returns
         -------
         Relocation
-            The price, with that of the data transfer, shown as sentences.
+            The price of the move and of its data transfer, shown as sentences.
 
         Raises
         ------
@@ -340,9 +340,7 @@ class Cluster(BaseCluster):
         return Log(commands.send(self.directory, Logs(vm=worker, lines=lines))["text"])
 
     def delete(self, timeout: float | None = 300.0) -> None:
-        """Delete all VMs of the cluster. Results remain.
-
-        A deleted cluster may be deleted again.
+        """Delete all VMs of the cluster, and keep the results. Do nothing if it is deleted.
 
         Parameters
         ----------

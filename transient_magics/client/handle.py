@@ -193,7 +193,7 @@ class Handle(Generic[State, Outcome]):
 
     @property
     def alone(self) -> bool:
-        """Whether its cluster was declared for this work only, which studies can do."""
+        """Whether the cluster was declared only for this work, as studies can do."""
         return False
 
     @property

@@ -102,6 +102,31 @@ def notes(source: str, line_offset: int = 0) -> list[str]:
     return found
 
 
+def history_name(source: str) -> str:
+    """Return the variable to which the cell assigns what its last `fit` returns; "" for none."""
+    tree = ast.parse(source)
+    assigned = {
+        id(node.value): node.targets[0].id
+        for node in _of_module(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    fits = [
+        call
+        for call, name in _calls(tree)
+        if name == "fit" and isinstance(call.func, ast.Attribute)
+    ]
+    last = max(fits, key=lambda call: call.lineno, default=None)
+    return assigned.get(id(last), "")
+
+
+def _of_module(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes whose assignments bind names of the module."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _of_module(node)
+
+
 def uses_keras(tree: ast.Module) -> bool:
     """Return whether the cell imports Keras, by itself or from TensorFlow."""
     return any(

@@ -89,7 +89,7 @@ class Result:
     metrics : Metrics
         The metrics of the last evaluation by name.
     reason : str
-        The reason of an early end (`--stop-when`); else empty.
+        Why the run ended early (`--stop-when`); otherwise empty.
 
     Examples
     --------

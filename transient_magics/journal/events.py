@@ -18,7 +18,7 @@ from ..protocol.checks import Amount, Count, KindOfWork, Name, NameOrNone, at_le
 from ..protocol.events import FACT, INTENTION, Event
 from ..protocol.events import event as _event
 from ..protocol.machines import LEAST
-from ..protocol.objective import objective_or_none, patience_or_none
+from ..protocol.objective import objective_or_none
 
 MOST_RUNS = 100
 """Maximum number of simultaneous runs on one cluster: each has its own ports."""
@@ -524,13 +524,15 @@ class TrainChecked(Event):
     parameters: Count = 0
     variable_bytes: Count = 0
     steps: Count = 0
-    """With the next four fields: what the cell's `model.fit` declares.
+    """With the next six fields: what the cell's `model.fit` declares.
 
     Set if the run's declaration leaves it to the cell (protocol.run.FitDeclaration).
     """
     epoch_steps: Count = 0
+    first_epoch: Count = 0
+    eval_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
-    stop_when: Annotated[str, patience_or_none] = ""
+    callbacks: bool = False
     phase_steps: Count = 0
 
 

@@ -108,6 +108,7 @@ def _begin(magics: Notebook, command: Command, code: Code) -> Any:
         return begun
     work = begun.work
     _keep(magics, command, work)
+    _shell(magics).push(dict(begun.names), interactive=False)
     sentences = " ".join(filter(None, (begun.promised, *begun.notes)))
     if sentences:
         print(sentences, flush=True)

@@ -18,7 +18,7 @@ ERROR = "_error"
 _NO_FUNCTION = "return a dict of numbers, such as {'pressure': p, 'pressure_error': e}"
 MOST_ARRAY_BYTES = 64 * 2**20
 """Maximum size of the arrays that one job returns, as a file."""
-MOST_SAID = 2000
+MOST_PRINTED = 2000
 """Maximum number of characters kept from the end of an attempt's output."""
 Policy = Literal["reuse", "memoryless"]
 """The rule that assigns a job to a VM: by the VM's age, or any VM."""

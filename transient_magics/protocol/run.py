@@ -67,7 +67,7 @@ class RunSpec:
     """A declared run: which model on which problem (none: the cell's own), how long, and how.
 
     Model: `model`, `hparams_set` and `problem` name entries of Tensor2Tensor's registry, or all are
-    empty; `hparams` overrides hyper-parameters. `data_dir` is the location of the records: a folder
+    empty; `hparams` overrides hyperparameters. `data_dir` is the location of the records: a folder
     that every VM has, or a location in a bucket (`gs://`). `include` names files that are sent
     along. `pip` lists packages as pip reads them (files among them are in the run's folder `pip`).
     `line_offset` is the line of the notebook's cell at which its body begins, so errors show the
@@ -134,6 +134,10 @@ class RunSpec:
     Study: the run is repetition `repeat` of trial `trial` of `study` (empty: of none), which judges
     it by `judged_by`.
 
+    Epochs of the cell's `model.fit`: the steps of one, and the number of the first (as Keras counts,
+    from 0). With `callbacks`, workers wait at the end of each epoch until the cell's callbacks were
+    called. `epoch_steps` 0: the run has no epochs.
+
     Judging: the checkpoint of the best evaluation by `keep_best` is also kept, and the run ends
     under the condition `stop_when` (objective.py); empty: neither.
     """
@@ -184,6 +188,9 @@ class RunSpec:
     drawn_seed: Annotated[int, within(0, 2**31 - 1)] = 0
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
+    epoch_steps: Count = 0
+    first_epoch: Count = 0
+    callbacks: bool = False
     params: Mapping[Annotated[str, parameter_name], CheckedValue] = field(
         default_factory=dict[str, Value]
     )
@@ -302,31 +309,37 @@ class RunSpec:
 class FitDeclaration:
     """The fields of a RunSpec that the cell's `model.fit` declares; 0 or empty: not declared.
 
-    `steps` is the number of steps of all workers together, `epoch_steps` that of an epoch. If the
-    cell calls `fit` several times, `phase_steps` is the number of steps of the first call.
+    `steps` is the number of steps of all workers together, `epoch_steps` that of an epoch.
+    `first_epoch` is the number of the first epoch. `eval_steps`: the steps between two evaluations.
+    `callbacks`: whether the end of an epoch waits for callbacks.
+    If the cell calls `fit` several times, `phase_steps` is the number of steps of the first call.
     """
 
     steps: Count = 0
     epoch_steps: Count = 0
+    first_epoch: Count = 0
+    eval_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
-    stop_when: Annotated[str, patience_or_none] = ""
+    callbacks: bool = False
     phase_steps: Count = 0
 
     def applied(self, spec: RunSpec) -> RunSpec:
         """Return the run's declaration, completed with what it leaves to the cell."""
-        keep_best = spec.keep_best or self.keep_best
-        stop_when = spec.stop_when or self.stop_when
-        eval_steps = spec.eval_steps
-        if eval_steps is None and (keep_best or stop_when) and self.epoch_steps:
-            eval_steps = self.epoch_steps
         return replace(
             spec,
             train_steps=spec.train_steps or self.steps,
             phase_steps=self.phase_steps,
-            keep_best=keep_best,
-            stop_when=stop_when,
-            eval_steps=eval_steps,
+            epoch_steps=self.epoch_steps,
+            first_epoch=self.first_epoch,
+            eval_steps=spec.eval_steps or self.eval_steps or None,
+            keep_best=spec.keep_best or self.keep_best,
+            callbacks=self.callbacks,
         )
+
+    @classmethod
+    def of(cls, values: object) -> Self:
+        """Return the fields of an object that has all of them, such as an event."""
+        return cls(**{field.name: getattr(values, field.name) for field in fields(cls)})
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
@@ -380,7 +393,7 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
             )
     if given.get("params") and not missing:
         what = "Only a cell with a model of its own takes --param"
-        return what, "Name hyper-parameters of Tensor2Tensor's models with --hparams."
+        return what, "Name hyperparameters of Tensor2Tensor's models with --hparams."
     sync = given.get("mode") == "sync"
     batching = given.get("batching") or "uniform"
     if given.get("backup_workers") and not sync:

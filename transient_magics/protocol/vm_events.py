@@ -248,6 +248,24 @@ class TrainEvaluated(Event):
     among: Count = 0
 
 
+@event("train.epoch", FACT)
+class TrainEpoch(Event):
+    """An epoch of the cell's `model.fit` ended at `step`; it has the number that Keras gives it.
+
+    `logs`: the training metrics of its steps, and those of the evaluation at its end (`val_...`).
+    Callbacks have set the learning rate to `rate` times the declared one. `stop`, a clause: why
+    they end the training. `output`: what they printed.
+    """
+
+    run: Name
+    epoch: Count
+    step: Count
+    logs: Mapping[str, float]
+    rate: Amount = 1.0
+    stop: str = ""
+    output: str = ""
+
+
 @event("train.unevaluated", FACT)
 class TrainUnevaluated(Event):
     """The checkpoint of `step` could not be evaluated (`reason`). Training continues.
@@ -459,6 +477,7 @@ _OF_CHIEF: dict[str, type[Event]] = {
         TrainSlow,
         TrainRecovered,
         TrainEvaluated,
+        TrainEpoch,
         TrainUnevaluated,
         TrainBest,
         TrainUnjudged,

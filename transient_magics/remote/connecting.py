@@ -164,10 +164,10 @@ class _Attempt:
             fix = "Check that the VM's metadata has the key in ssh-keys, and that OS Login is off."
             return RemoteError(what, where=self._address, fix=fix)
         if isinstance(failure, _PASSING):
-            said = str(failure) or "no answer"
+            why = str(failure) or "no answer"
             what = (
                 f"{self._name} does not answer at {self._address}:{self._port} within "
-                f"{timeout:g} s: {said}"
+                f"{timeout:g} s: {why}"
             )
             return ConnectionLostError(
                 what, fix="Check that the VM runs and that port 22 is open to this machine."

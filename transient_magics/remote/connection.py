@@ -159,7 +159,7 @@ class Connection:
                     process.stdin.write_eof()
                 try:
                     async with asyncio.timeout(timeout):
-                        output, complaints = await self._all_said(text, process)
+                        output, complaints = await self._output(text, process)
                 except TimeoutError as error:
                     what = f"`{text}` did not end within {timeout:g} s on {self.name}"
                     raise CommandError(what, where=self.name) from error
@@ -180,12 +180,12 @@ class Connection:
             )
         return bytes(output or b"").decode(errors="replace")
 
-    async def _all_said(
+    async def _output(
         self, text: str, process: asyncssh.SSHClientProcess[bytes]
     ) -> tuple[bytes, bytes]:
         """Return standard output and standard error of a process, until it has ended."""
 
-        async def said(source: asyncssh.SSHReader[bytes]) -> bytes:
+        async def read_all(source: asyncssh.SSHReader[bytes]) -> bytes:
             found = list[bytes]()
             size = 0
             while block := await source.read(65536):
@@ -197,7 +197,9 @@ class Connection:
                 found.append(block)
             return b"".join(found)
 
-        output, complaints = await asyncio.gather(said(process.stdout), said(process.stderr))
+        output, complaints = await asyncio.gather(
+            read_all(process.stdout), read_all(process.stderr)
+        )
         await process.wait()
         return output, complaints
 
@@ -261,7 +263,7 @@ class Connection:
 
         Blocks are for callers that write them whole. The event loop has a turn after each block.
         """
-        allowance = allowance or following.Allowance(taken=offset)
+        allowance = allowance or following.Allowance(arrived=offset)
         carrier = await self._for_following()
         try:
             blocks = following.follow(carrier._ssh, self.name, path, offset, allowance)

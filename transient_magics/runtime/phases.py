@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import TrainingError
 from ..files import write_atomically
 from ..protocol import checks
-from ..protocol.checks import Count
+from ..protocol.checks import Amount, Count
 from ..protocol.run import FitDeclaration, RunSpec
 from .folder import RunFolder
 
@@ -32,14 +32,16 @@ _WEIGHTS = re.compile(r"phase-[1-9]\d{0,5}\.npz", re.ASCII)
 class Phase:
     """One phase: the step at which it began, and what its call of `fit` declares.
 
-    `history` has the metrics of the phase before it by name, one value per epoch, and `total` is
-    the number of steps of the run that is expected as this phase begins.
+    `history` has the metrics of the phase before it by name, one value per epoch. `rate` is the
+    factor by which callbacks have changed the learning rate at its end. `total` is the number of
+    steps of the run that is expected as this phase begins.
     """
 
     begin: Count
     fit: FitDeclaration
     history: Mapping[str, tuple[float, ...]]
     total: Count = 0
+    rate: Amount = 1.0
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ from .declaration import Declaration, check_declaration, refuse_far, refuse_on_d
 
 _SCHEDULER = "e2-standard-2"
 """The machine type of the on-demand VM of a cluster for jobs, which holds no variables."""
+_NOTICE_SECONDS = 120
+"""The longer preemption notice of Compute Engine."""
 
 
 def specify(declaration: Declaration) -> ClusterSpec:
@@ -139,10 +141,13 @@ def specify(declaration: Declaration) -> ClusterSpec:
 
 
 def _notice(declaration: Declaration) -> int:
-    """Return the seconds of notice that VMs request: by default 120 for Spot VMs of a project."""
+    """Return the seconds of preemption notice that VMs request; 0: they request none.
+
+    By default, Spot VMs of a project request 120 s, the only other value that Compute Engine offers.
+    """
     if declaration.preemption_notice is None:
         if declaration.project and declaration.provisioning_model == "spot":
-            return 120
+            return _NOTICE_SECONDS
         return 0
     if declaration.preemption_notice and declaration.provisioning_model != "spot":
         what = (
@@ -152,7 +157,7 @@ def _notice(declaration: Declaration) -> int:
         raise DeclarationError(
             what, where="--preemption-notice", fix="Leave it out, or use Spot VMs."
         )
-    return 120 if declaration.preemption_notice else 0
+    return _NOTICE_SECONDS if declaration.preemption_notice else 0
 
 
 def resized(spec: ClusterSpec, text: str) -> ClusterSpec:

@@ -249,8 +249,13 @@ def refuse_impossible(cluster: BaseCluster, run: RunSpec, source: str, made: int
 
 
 def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float | None:
-    """Return the seconds on demand with the fastest possible workers; None if they are unknown."""
+    """Return the seconds that `steps` take with the fastest allowed workers on demand.
+
+    These are as many workers of one GPU as the run may have. None if no speed is known. `source` is
+    the code of the run.
+    """
     try:
+        # These modules need NumPy, which may be missing: then the import raises PlanError.
         from ...planner.choices import Choice
         from ...planner.deadlines.cost import start_seconds, work_seconds
 
@@ -258,26 +263,32 @@ def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float |
         for other in alike(known_runs(), store):
             learn(store, other)
         workload = store.workload(run.name, spec.source, run.wire)
-        count = min(run.most_workers or spec.max_workers, spec.max_workers or spec.worker_count)
+        most = spec.max_workers or spec.worker_count
+        count = min(run.most_workers or most, most)
+        gpus = run.gpus or dict.fromkeys(group.accelerator for group in spec.groups)
+        # The zone of on-demand workers does not change their speed, so any zone will do.
         choices = [
             Choice(
                 (WorkerGroup(gpu, count, spec.zones_for(gpu)[0]),),
                 spec.parameter_servers,
                 provisioning="standard",
             )
-            for gpu in run.gpus or dict.fromkeys(group.accelerator for group in spec.groups)
+            for gpu in gpus
         ]
         seconds: list[float] = []
         for choice in choices:
             needed = work_seconds(choice, workload, steps)
+            # Published start-up times do not apply to emulated VMs, which start within seconds.
             if not spec.emulated:
                 needed += start_seconds(choice, workload, steps)
             seconds.append(needed)
         return min(seconds)
     except StoreError:
+        # The user can mend an unreadable file of measurements, so this one is reported.
         raise
     except (TransientError, OSError):
-        # No run of it has trained long enough, or NumPy is not installed.
+        # No run of this code has trained long enough, the journal of one is unreadable, or NumPy is
+        # not installed.
         return None
 
 
@@ -319,30 +330,32 @@ class OnDemand:
     def waited(self, now: float, rate: float = 1.0) -> float:
         """Return the longest wait for a VM until `now`, in seconds.
 
-        A wait lasts from the first refusal to the next VM or, without one, to the last request.
+        A wait lasts from the first refusal to the next VM. Without one, it lasts to the last
+        request, or until `now` if that request was recent, and counts as at least a minimum.
 
         Parameters
         ----------
         now
             The present time, in seconds since 1970.
         rate
-            The speed of the cloud's clock, in its seconds per second.
+            The emulated seconds per second of this machine; 1 for Compute Engine.
         """
-        gap = _GAP / rate
-        least = _LEAST / rate
+        longest_pause = _GAP / rate
+        shortest_wait = _LEAST / rate
         longest = 0.0
         since = None  # the first refusal of the present wait
         last = 0.0
+        # A refusal is assumed now, so that the loop also ends the last wait.
         for sighting in (*self.seen, Sighting(now, "", given=False)):
             if since is not None:
-                if sighting.at - last > gap:  # the requests ended without a VM
-                    longest = max(longest, last - since, least)
+                if sighting.at - last > longest_pause:  # the requests ended without a VM
+                    longest = max(longest, last - since, shortest_wait)
                     since = None
                 elif sighting.given:
                     longest = max(longest, sighting.at - since)
                     since = None
                 else:
-                    longest = max(longest, sighting.at - since, least)
+                    longest = max(longest, sighting.at - since, shortest_wait)
             if not sighting.given and since is None:
                 since = sighting.at
             last = sighting.at

@@ -115,8 +115,8 @@ def plan(
         Instead of `train_steps`, a goal such as `accuracy>=0.9`: the steps that runs of the model
         took to reach it (`planner.efficiency`).
     ps
-        The number of parameter servers (default: 1; a search tries 1, 2 and 4); 0: one worker
-        alone.
+        The number of parameter servers (default: 1; a search tries 1, 2 and 4); 0: train with one
+        worker only.
     ps_cores
         The vCPUs of each parameter server (default: 4).
     ps_zone, machine_type, disk
@@ -162,7 +162,7 @@ def plan(
         Instead of `workload`, code that defines a model, in a file or as text. The operations of a
         model that never ran are counted (`planner.speeds.counted`) if TensorFlow is installed.
     hparams, params, include, line_offset
-        Hyper-parameters, parameters, files and the place of that code.
+        Hyperparameters, parameters, files and the place of that code.
     bag
         Whether to plan a bag of jobs instead of a run.
     jobs, job_time, spare, policy, save_time
@@ -478,17 +478,21 @@ def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload
 
 
 def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str, Source]:
-    """Return the store of a run's model, the wire format, the settings and the place of the run."""
+    """Return measurements of a run's model, and how and where that run was trained.
+
+    These are the store of its model, its wire format, its settings, and whether it ran on the
+    emulator or in a project.
+    """
+    # The newest run of this name.
     found = next((run for run in reversed(runs) if run.state.name == name), None)
     if found is None:
         names = [run.state.name for run in runs]
-        fix = "For example: icac19/resnet-32."
         raise unknown(
             "run or published workload",
             name,
             names,
             where="--workload",
-            otherwise=fix,
+            otherwise="For example: icac19/resnet-32.",
             numbered=True,
         )
     if is_synchronous(found):

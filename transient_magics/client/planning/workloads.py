@@ -129,7 +129,7 @@ def record(run: KnownRun, *, whole: bool = False) -> Record:
 
 
 def settings(run: KnownRun) -> str:
-    """Return the hyper-parameters and parameters of a run as text, without the mini-batch.
+    """Return the hyperparameters and parameters of a run as text, without the mini-batch.
 
     Runs with other settings are other experiments.
     """

@@ -71,7 +71,7 @@ class Build:
 
     @property
     def reason(self) -> str:
-        """The reason of its failure; empty if it did not fail."""
+        """Why the build failed; empty if it did not fail."""
         last = [event.reason for event in self.events if isinstance(event, events.ImageFailed)]
         if last:
             return last[-1]
@@ -87,7 +87,7 @@ class Build:
         return f"it was interrupted; build it again, or delete its VM with `{sweep} --yes`"
 
     def steps(self) -> Iterator[str]:
-        """Yield its steps as clauses until it is over."""
+        """Yield the steps of the build as clauses until it ends."""
         shown = 0
         while True:
             state = self.state

@@ -35,7 +35,7 @@ MOST_SECONDS = 24 * 3600.0
 _LEAST_EVERY = 60.0
 """The shortest interval of requests to Compute Engine, which limits their rate."""
 _POLL_SECONDS = 0.2
-_ONLY = "It covers these zones and hours, and does not predict others."
+_ONLY = "This measurement covers only these zones and hours."
 
 
 class Measurement:
@@ -81,9 +81,10 @@ class Measurement:
 
     @property
     def file(self) -> Path:
-        """The file of the results as traces.
+        """The file with the results, in the format of traces.
 
-        `%transient_weather` and `%transient_plan` read traces of Spot VMs with `--availability`.
+        `%transient_weather` and `%transient_plan` read it with `--availability` if the VMs were
+        Spot VMs.
         """
         return self._folder / TRACE
 
@@ -96,7 +97,7 @@ class Measurement:
 
     @property
     def ended(self) -> str:
-        """The reason of its end, as a clause; empty while it runs, or if its process was killed."""
+        """Why it ended, as a clause; empty while it runs, or if its process was killed."""
         with suppress(OSError, ValueError):
             return str(json.loads((self._folder / ENDED).read_text(encoding="utf-8"))["why"])
         return ""
@@ -153,7 +154,7 @@ class Measurement:
             lines.append("There are no results yet.")
         lines.append(self._phase)
         if rows and spec.provisioning_model == "spot":
-            lines.append(f"As traces, for --availability: {self.file}")
+            lines.append(f"To replay these results: --availability {self.file}")
         return "\n".join([*lines, _ONLY])
 
     @property
@@ -171,12 +172,12 @@ class Measurement:
 
 
 class Measurements(tuple[Measurement, ...]):
-    """All measurements of this machine, oldest first."""
+    """All measurements that were started on this machine, oldest first."""
 
     def __str__(self) -> str:
         example = "For example: %transient_measure t4 --zones us-east1-c --budget 2"
         if not self:
-            return f"There are no measurements of this machine. {example}"
+            return f"There are no measurements on this machine yet. {example}"
         return "\n\n".join(map(str, self))
 
     def __repr__(self) -> str:
@@ -195,10 +196,9 @@ def measure(
     project: str | None = None,
     stop: bool = False,
 ) -> Measurement | Measurements:
-    """Start a measurement of capacity and return immediately; without a GPU, list measurements.
+    """Start a measurement of availability and return immediately. Without `gpu`, list all.
 
-    A process that outlives this one requests a VM in each zone at intervals, and deletes it
-    immediately.
+    A separate process requests a VM in each zone at intervals, and deletes it immediately.
 
     Parameters
     ----------

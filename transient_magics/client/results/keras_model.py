@@ -146,11 +146,11 @@ def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
             "The cell creates its layers in a different order here", where=where, fix=_SAME
         )
     for path, weight in weights.items():
-        wanted = _kind(weight.shape, weight.dtype)
-        there = _kind(values[path].shape, values[path].dtype)
-        if wanted != there:
+        built = _kind(weight.shape, weight.dtype)
+        saved = _kind(values[path].shape, values[path].dtype)
+        if built != saved:
             raise TrainingError(
-                f"{path} is {there} in the checkpoint, but {wanted} here", where=where, fix=_SAME
+                f"{path} is {saved} in the checkpoint, but {built} here", where=where, fix=_SAME
             )
     for path, weight in weights.items():
         weight.assign(values[path])

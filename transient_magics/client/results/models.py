@@ -97,9 +97,10 @@ def _ask(
     }
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) != 1 or not all(counts.values()):
-        said = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        lengths = ", ".join(f"{name}: {count}" for name, count in counts.items())
         raise TrainingError(
-            "All features must have the same number of examples, at least 1", where=said or "inputs"
+            "All features must have the same number of examples, at least 1",
+            where=lengths or "inputs",
         )
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)

@@ -42,11 +42,11 @@ def profile(run: RecordedRun, file: Path, worker: str) -> Path:
     had = _written(run)
     commands.send(run.cluster.directory, Profile(run=run.name, worker=worker))
 
-    def told(state: ClusterState) -> bool:
+    def is_answered(state: ClusterState) -> bool:
         now = state.of(RunState).get(run.name)
         return state.over or now is None or now.over or now.traced != before
 
-    run.cluster.follow(told, _SECONDS)
+    run.cluster.follow(is_answered, _SECONDS)
     found = run.state.traced
     if found is None or found == before:
         raise TrainingError(
@@ -135,7 +135,7 @@ def chrome(trace: Trace) -> dict[str, Any]:
                     },
                 }
             )
-    told = {
+    facts = {
         "worker": plain(trace.worker),
         "step": trace.step,
         "seconds": trace.seconds,
@@ -145,7 +145,7 @@ def chrome(trace: Trace) -> dict[str, Any]:
             _named(trace, at): f"moved by {by / 1e3:.3f} ms" for at, by in enumerate(moved) if by
         },
     }
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
 
 def xplane(trace: Trace) -> bytes:

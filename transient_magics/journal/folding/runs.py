@@ -20,6 +20,7 @@ from ...protocol.vm_events import (
     TrainBest,
     TrainCheckpoint,
     TrainData,
+    TrainEpoch,
     TrainEvaluated,
     TrainFailed,
     TrainFinished,
@@ -46,7 +47,7 @@ rules = Rules()
 SERIES = 720
 """Maximum number of points of a run's series."""
 MARKS = 120
-"""Maximum number of checkpoints of a run, and of evaluations."""
+"""Maximum number of checkpoints of a run, of evaluations, and of epochs."""
 MOST_MEASURED = 1000
 """Maximum number of stall measures of a run: the latest."""
 WAITED = 12
@@ -129,10 +130,7 @@ def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
         "variable_bytes": event.variable_bytes,
     }
     spec = state.of(RunState)[event.run].spec
-    fit = FitDeclaration(
-        event.steps, event.epoch_steps, event.keep_best, event.stop_when, event.phase_steps
-    )
-    counted["spec"] = fit.applied(spec)
+    counted["spec"] = FitDeclaration.of(event).applied(spec)
     return with_run(state, event.run, checked=True, **counted)
 
 
@@ -260,6 +258,11 @@ def _(state: ClusterState, event: TrainEvaluated) -> ClusterState:
     of = event.examples, event.complete, event.of, event.endless
     run = changed(run, metrics=metrics, evaluated=of, evaluations=evaluations, unevaluated=None)
     return put(state, run)
+
+
+@_run_rule(TrainEpoch)
+def _(run: RunState, event: TrainEpoch) -> _Changes:
+    return {"epochs": _longer(run.epochs, (event.at, event.step, event.logs), MARKS)}
 
 
 @_run_rule(TrainOrder)

@@ -290,8 +290,12 @@ def _lived(rows: Sequence[tuple[float, bool]]) -> Observations:
 
 def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:
     """Return lifetimes of the VMs in question (hours), and whether a revocation ended them."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    table = csv.DictReader(lines, skipinitialspace=True)
+    lines = [
+        (number, line)
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.startswith("#")
+    ]
+    table = csv.DictReader((line for _, line in lines), skipinitialspace=True)
     columns = [column.strip().lower() for column in table.fieldnames or ()]
     table.fieldnames = columns
     if "lifetime_hours" not in columns:
@@ -308,7 +312,8 @@ def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:
         option = "--gpu" if missing[0] == "gpu" else "--region"
         raise DeclarationError(what, where="--source", fix=f"Add it, or leave out {option}.")
     rows = []
-    for number, row in enumerate(table, 2):
+    for row in table:
+        number, _ = lines[table.line_num - 1]  # its line in the file, with comments and blank lines
         if all(test((row[column] or "").strip()) for column, test in filters.items()):
             rows.append(
                 _row(
@@ -334,7 +339,7 @@ def _row(name: str, number: int, row: dict[str, str]) -> tuple[float, bool]:
         fix = "Use 0 for a VM that lived at least this long."
     else:
         return hours, revoked in _TRUE
-    raise DeclarationError(f"{name}, row {number - 1}: {what}", where="--source", fix=fix)
+    raise DeclarationError(f"{name}, line {number}: {what}", where="--source", fix=fix)
 
 
 _SAME_ROUND_SECONDS = 5.0

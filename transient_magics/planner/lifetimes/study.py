@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 from ...errors import DeclarationError, PlanError, unknown
 from .kaplan_meier import Capped, Change, KaplanMeier, compare, continued
@@ -231,6 +231,9 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
     `capped` VMs are preemptible, so none of them lives beyond 25 hours, and ends from 24 hours on
     are not fitted. Raises PlanError if the formula cannot describe the observations at all.
     """
+    # Most plans need no fit, and this import takes as long as that of the rest of the planner.
+    from scipy import optimize
+
     family = _FAMILIES[formula]
     if capped:
         observed = observed.without_cap()
@@ -311,6 +314,8 @@ def as_published(revoked_hours: _Vector) -> tuple[Bathtub, float]:
     VMs that were not revoked are left out, so VMs appear to live shorter than they do. Use it for
     comparison, not for plans.
     """
+    from scipy import optimize
+
     hours = np.sort(np.asarray(revoked_hours, float))
     share = np.linspace(0, 1, len(hours))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import TrainingError
+from ...errors import DeclarationError, TrainingError
 from ...files import write_atomically
 from ...protocol.agent_commands import Assignment
 from ...protocol.run import RunSpec
@@ -26,7 +26,7 @@ from ..tf.graph_mode import tensorflow
 from ..training.graph import variables
 from ..training.loading import import_tensorflow, load_model
 from ..training.reproducibility import fingerprint_weights
-from ..training.step_rules import PollSchedule, divisor, gradients_needed
+from ..training.step_rules import SMALLEST_RATE, PollSchedule, divisor, gradients_needed
 from ..training.usercode import sentence
 
 _RETRY_SECONDS = 600.0
@@ -80,6 +80,12 @@ class Keeper:
         self._trainable = load_model(
             self._folder, self._spec, self._folder.data_directory(self._spec)
         )
+        fit = getattr(self._trainable, "fit", None)
+        if fit and fit.callbacks and not self._spec.callbacks:
+            raise DeclarationError(
+                "the callbacks of model.fit are called only if the run was checked",
+                fix="Leave --no-check out.",
+            )
 
     @property
     def batch(self) -> int:
@@ -116,6 +122,10 @@ class Keeper:
     def generate(self, directory: Path, temporary: Path) -> None:
         """Generate the data files that all workers share."""
         self._trainable.generate(str(directory), str(temporary))
+
+    def training_results(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return the training metrics of an epoch whose steps added up to `sums`."""
+        return self._trainable.training_results(sums)
 
     def build(self) -> None:
         """Read the graph from the file of an earlier process, or build it."""
@@ -402,7 +412,11 @@ class Rounds(threading.Thread):
         self._spec = spec
         self._failed = failed
         self.live = 0
-        """Number of workers that train; the chief sets it after each event."""
+        """Number of workers that train; the chief sets this and the next two after each event."""
+        self.limit = 0
+        """Global step after which no round ends."""
+        self.rate = 1.0
+        """Factor of the learning rate."""
 
     def run(self) -> None:
         """End rounds, through as many sessions as that takes."""
@@ -441,11 +455,11 @@ class Rounds(threading.Thread):
             with keeper.still:
                 number, step, complete = read()
                 enough = gradients_needed(self.live, spec.backup_workers)
-                if complete >= enough and step < spec.train_steps:
+                if complete >= enough and step < self.limit:
                     feeds = {
                         accumulators.round: number,
                         accumulators.needed: enough,
-                        keeper.divisor: rate_divisor,
+                        keeper.divisor: rate_divisor / max(self.rate, SMALLEST_RATE),
                     }
                     step = session.run(accumulators.update, feeds, options=options)
                     polls.happened(time.monotonic() - began)

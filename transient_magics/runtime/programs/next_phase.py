@@ -15,22 +15,19 @@ import argparse
 import json
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...files import write_atomically
 from ...protocol import jsonl
 from ...protocol.run import RunSpec
-from ...protocol.vm_events import TrainEvaluated, TrainProgress
+from ...protocol.vm_events import TrainEpoch
 from ..folder import RunFolder
 from ..phases import Phase, Phases
 from ..training.loading import import_tensorflow
 from ..training.usercode import provide_packages, reason
-
-if TYPE_CHECKING:
-    from ..training.user_model.fit import Fit
 
 
 def next_phase(folder: RunFolder, spec: RunSpec, step: int) -> Phase | None:
@@ -47,63 +44,38 @@ def next_phase(folder: RunFolder, spec: RunSpec, step: int) -> Phase | None:
     begin = 0
     if later:
         begin = later[-1].begin
-    run_events = list(jsonl.read(folder.events))
-    made = range(begin, step)
-    metrics: dict[str, list[float]] = {}
-
-    def take_history(fit: Fit) -> Mapping[str, Sequence[float]]:
-        validated = fit.validation is not None
-        metrics.update(history(run_events, made, fit.steps_per_epoch, validated=validated))
-        return metrics
-
-    calls, _ = expected_calls(folder, spec, later, Ending(step, take_history))
+    ended = epochs_between(jsonl.read(folder.events), begin, step)
+    calls, _ = expected_calls(folder, spec, later, Ending(step, begin, history(ended), rate(ended)))
     if not calls:
         return None
     total = step + sum(call.steps for call in calls)
-    kept = {name: tuple(values) for name, values in metrics.items()}
-    return Phase(step, calls[0].declaration(), kept, total)
+    return Phase(step, calls[0].declaration(), history(ended), total, rate(ended))
 
 
-def history(
-    run_events: Sequence[Mapping[str, Any]], steps: range, epoch_steps: int, *, validated: bool
-) -> dict[str, list[float]]:
-    """Return the metrics of a phase by name, one value per epoch, as Keras's History has them.
-
-    An epoch has the values of the first evaluation and of the first report of the loss at its end
-    or later. Without validation data, evaluations are of the training data.
-    """
-    prefix = ""
-    if validated:
-        prefix = "val_"
-    evaluated: list[tuple[int, Mapping[str, float]]] = []
-    reported: list[tuple[int, Mapping[str, float]]] = []
+def epochs_between(
+    run_events: Iterable[Mapping[str, Any]], begin: int, end: int
+) -> list[Mapping[str, Any]]:
+    """Return the events of the epochs after the step `begin` up to the step `end`, in order."""
+    found: dict[int, Mapping[str, Any]] = {}
     for event in run_events:
-        step = event.get("step")
-        if not isinstance(step, int) or not steps.start < step <= steps.stop:
-            continue
-        if event["kind"] == TrainEvaluated.kind:
-            found = {f"{prefix}{name}": value for name, value in event["metrics"].items()}
-            evaluated.append((step, found))
-        elif event["kind"] == TrainProgress.kind and event.get("loss") is not None:
-            reported.append((step, {"loss": event["loss"]}))
-    length = epoch_steps or len(steps)
-    ends = range(steps.start + length, steps.stop + 1, length) or [steps.stop]
-    columns: dict[str, list[float]] = {}
-    for end in ends:
-        row = {**_at(reported, end), **_at(evaluated, end)}
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return {name: values for name, values in columns.items() if len(values) == len(ends)}
+        if event["kind"] == TrainEpoch.kind and begin < event["step"] <= end:
+            found[event["epoch"]] = event
+    return [found[epoch] for epoch in sorted(found)]
 
 
-def _at(points: Sequence[tuple[int, Mapping[str, float]]], end: int) -> Mapping[str, float]:
-    """Return the values of the first point at the step `end` or later, else of the last one."""
-    found = next((values for step, values in points if step >= end), None)
-    if found is not None:
-        return found
-    if points:
-        return points[-1][1]
-    return {}
+def history(epochs: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
+    """Return the metrics of these epochs by name, those that all of them have."""
+    if not epochs:
+        return {}
+    names = [name for name in epochs[0]["logs"] if all(name in event["logs"] for event in epochs)]
+    return {name: tuple(event["logs"][name] for event in epochs) for name in names}
+
+
+def rate(epochs: Sequence[Mapping[str, Any]]) -> float:
+    """Return the factor by which callbacks have changed the learning rate at the end."""
+    if not epochs:
+        return 1.0
+    return float(epochs[-1].get("rate", 1.0))
 
 
 def main() -> None:

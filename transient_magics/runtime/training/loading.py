@@ -71,7 +71,7 @@ def load_model(
     CellError
         For an exception in the cell.
     DeclarationError
-        For an unknown or unsupported model, problem or hyper-parameter.
+        For an unknown or unsupported model, problem or hyperparameter.
     """
     provide_packages(folder)
     import_tensorflow(spec)

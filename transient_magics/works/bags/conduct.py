@@ -176,7 +176,7 @@ class Bags(Works[BagSpec]):
     def record(self, bag: str, event: b.BagEvent) -> bool:
         """Record an event unless the journal has it; return False if it does not fit the state."""
         present = self.state.of(DeclaredBag)[bag]
-        return present.over or event.time <= present.heard or self.recorder.record(event)
+        return present.over or event.time <= present.reported_at or self.recorder.record(event)
 
     def counts(self, bag: str, event: b.BagResult) -> bool:
         """Return whether a result counts for its job; arrays of other results are not copied."""

@@ -30,7 +30,7 @@ from .numbered import Numbered
 from .spec import BagSpec
 from .state import BagJobState, BagState, DeclaredBag
 
-_MOST_SAID = 32
+_MOST_PRINTED = 32
 """Number of last attempts of a job whose output is kept.
 
 Any number of its VMs may be revoked.
@@ -57,7 +57,7 @@ def _(state: ClusterState, event: BagBegan) -> ClusterState:
     dasks = (*bag.dasks, event.dask)
     # Each driver has its own clock.
     return with_work(
-        state, "bag", event.bag, phase="running", dasks=dasks, began_at=began_at, heard=0
+        state, "bag", event.bag, phase="running", dasks=dasks, began_at=began_at, reported_at=0
     )
 
 
@@ -74,7 +74,11 @@ def _(state: ClusterState, event: BagBegan) -> ClusterState:
 def _(state: ClusterState, event: BagEvent) -> ClusterState:
     bag = state.of(DeclaredBag)[event.bag]
     return with_work(
-        state, "bag", event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time)
+        state,
+        "bag",
+        event.bag,
+        state=fold(bag.state, event),
+        reported_at=max(bag.reported_at, event.time),
     )
 
 
@@ -147,7 +151,7 @@ def _attempted(state: BagState, event: BagStarted | BagSaved | BagLost | BagResu
         state = replace(state, saving_seconds=state.saving_seconds + event.seconds)
         return _with(state, replace(job, done=event.done))
     reason = event.reason or event.why
-    job = replace(job, said=_said(job, event))
+    job = replace(job, printed=_printed(job, event))
     if event.why not in OWN_FAULTS:
         return _with(
             state,
@@ -186,7 +190,7 @@ def _resulted(state: BagState, job: BagJobState, event: BagResult) -> BagState:
             f"job {job.number} returned {', '.join(outputs_of(event.returned))}, but the first job "
             f"returned {', '.join(state.outputs)}"
         )
-    job = replace(job, phase="done", vm="", result=event, reason="", said=_said(job, event))
+    job = replace(job, phase="done", vm="", result=event, reason="", printed=_printed(job, event))
     state = replace(
         state,
         results=(*state.results, job.number),
@@ -195,14 +199,14 @@ def _resulted(state: BagState, job: BagJobState, event: BagResult) -> BagState:
     return _with(state, job)
 
 
-def _said(job: BagJobState, event: BagLost | BagResult) -> Mapping[int, str]:
-    if event.said:
-        said = {**job.said, event.attempt: event.said}
+def _printed(job: BagJobState, event: BagLost | BagResult) -> Mapping[int, str]:
+    if event.printed:
+        printed = {**job.printed, event.attempt: event.printed}
     else:
-        said = job.said
-    if len(said) <= _MOST_SAID:
-        return said
-    return dict([*said.items()][-_MOST_SAID:])
+        printed = job.printed
+    if len(printed) <= _MOST_PRINTED:
+        return printed
+    return dict([*printed.items()][-_MOST_PRINTED:])
 
 
 def _gave_up(state: BagState, event: BagGaveUp) -> BagState:

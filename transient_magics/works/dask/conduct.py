@@ -151,7 +151,7 @@ class Dasks(Works[DaskSpec]):
 
     def knows(self, dask: str, vm: str, event: events.Event) -> bool:
         """Return whether the journal has an event of a VM, from an earlier controller."""
-        return event.time <= self.state.of(DaskState)[dask].heard.get(vm, 0)
+        return event.time <= self.state.of(DaskState)[dask].reported_at.get(vm, 0)
 
 
 class _Part(OnVm):

@@ -31,7 +31,7 @@ _open: dict[tuple[Identity, str], VmClient] = {}
 
 
 class Dask(Handle[DaskState, DaskState]):
-    """A Dask cluster: a scheduler beside the parameter server, and a worker process on each VM.
+    """A Dask cluster: a scheduler on the parameter server's VM, and a worker on each worker VM.
 
     `cluster.dask()` starts one. As a context manager it is stopped at the end of the block.
 

@@ -183,13 +183,13 @@ def job(name: str | None = None, cluster: Cluster | str | None = None) -> Job:
     name
         Its name (default: the newest job).
     cluster
-        Its cluster or the name of that (default: any cluster that has such a job).
+        The cluster or its name (default: any cluster that has such a job).
 
     Raises
     ------
     UnknownWorkError
         There is no such job.
     ClusterError
-        Several clusters have one.
+        Several clusters have such work.
     """
     return find_work("job", name, cluster)

@@ -87,7 +87,7 @@ def train(
     name : str, optional
         The name of the run (default: `run-1`, `run-2`, ...).
     model, hparams_set, problem : str
-        A model of Tensor2Tensor, its hyper-parameters and its data.
+        A model of Tensor2Tensor, its hyperparameters and its data.
     train_steps : int
         The number of steps (default: what the cell's `model.fit` declares).
     workers : int or str, optional
@@ -191,7 +191,7 @@ def declare_stalls(
 ) -> Stalls:
     """Measure where the time of a step goes, and return immediately.
 
-    Each of the eight measures is taken several times on VMs of the cluster. Like a run, the
+    Each of the eight measurements is repeated on VMs of the cluster. Like a run, the
     measurement waits until workers are free.
 
     Parameters
@@ -205,12 +205,12 @@ def declare_stalls(
     name : str, optional
         The name of the measurement (default: `stalls-1`, `stalls-2`, ...).
     repeats : int
-        How often each measure is taken.
+        The number of times to repeat each measurement.
     seconds : float
-        The duration of a measure, in seconds.
+        The duration of each measurement, in seconds.
     options
-        Options of a run that say what is trained: `model`, `hparams_set`, `problem`, `hparams`,
-        `data_dir`, `params`, `include`, `pip`, `wire`, `workers`.
+        Options of a run that define the model and the data: `model`, `hparams_set`, `problem`,
+        `hparams`, `data_dir`, `params`, `include`, `pip`, `wire`, `workers`.
 
     Returns
     -------
@@ -220,7 +220,7 @@ def declare_stalls(
     Raises
     ------
     DeclarationError
-        An option is invalid, or nothing is named to be measured.
+        An option is invalid, or no run or model is given.
     ClusterError
         There is no cluster for it.
 

@@ -456,6 +456,16 @@ def _notes(values: Mapping[str, Any], code: Code) -> list[str]:
     return keras_cell.notes(code.source, code.line_offset)
 
 
+def _names(run: Run, code: Code) -> dict[str, object]:
+    """Return the result of `model.fit` under the name to which the cell binds it."""
+    from ...client import keras_cell
+
+    name = keras_cell.history_name(code.source)
+    if not name:
+        return {}
+    return {name: run.fit_history()}
+
+
 _OF_A_RUN = (
     "model",
     "hparams_set",
@@ -550,6 +560,7 @@ COMMANDS = (
         ),
         check=check_train,
         notes=_notes,
+        names=_names,
         example="--model resnet --hparams-set resnet_cifar_32 --problem image_digits "
         "--train-steps 2000",
         epilog=(

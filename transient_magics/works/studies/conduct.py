@@ -120,7 +120,7 @@ class Studies(Works[StudySpec]):
             raise ClusterError(
                 f"{name} already tries all of its points, on {', '.join(study.spec.parts)}"
             )
-        if study.spec.sampler == "grid" and study.wanted >= study.spec.points:
+        if study.spec.sampler == "grid" and study.planned >= study.spec.points:
             raise ClusterError(f"{name} already tries all {study.spec.points} points of its grid")
         self.recorder.record(StudyExtended(study=name, trials=trials, request=request))
 

@@ -78,8 +78,8 @@ def declare_study(
 ) -> Study | StudyPreview:
     """Declare a study of the code in `source` and return immediately.
 
-    Configurations that the cluster holds are tried on parts of it. Each other one has a cluster of
-    its own; these run one after the other.
+    Configurations that fit into the cluster use its workers. For each other configuration, the
+    study declares a cluster, one after another.
 
     Parameters
     ----------

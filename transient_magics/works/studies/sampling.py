@@ -139,11 +139,11 @@ class OptunaSampler:
         run = runs.get(trial.runs[0]) if len(trial.runs) == 1 else None
         if run:
             happened += self._evaluations(trial.number, run)
-        if trial.told:
+        if trial.ended:
             # The end has the controller's time, evaluations have that of a VM, whose clock may
             # be ahead: the end comes last in any case.
             latest = max((time for time, *_ in happened), default=0.0)
-            end = max(trial.told_at, latest)
+            end = max(trial.ended_at, latest)
             happened.append((end, _FINISHED, trial.number, (trial.state, trial.value)))
         return happened
 

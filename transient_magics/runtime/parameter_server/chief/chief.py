@@ -31,6 +31,7 @@ from ....protocol.objective import Best, Objective
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import (
     TrainBest,
+    TrainEpoch,
     TrainFailed,
     TrainFinished,
     TrainProgress,
@@ -49,6 +50,8 @@ from ..records import Records, copy_from_predecessor
 from ..server_load import Load, most_memory, own_load
 from ..variables import Keeper, NotFiniteError, Rounds
 from . import events as events
+from .calls import Callbacks
+from .epochs import Epochs
 from .programs import SharedGraphs, Shipper, evaluate, find_phase
 from .progress import Judge
 from .stall_turns import Turns
@@ -112,6 +115,9 @@ class Chief:
         self._shipper: Shipper | None = None
         if spec.store:
             self._shipper = Shipper(spec.name, folder, self._report)
+        self._callbacks: Callbacks | None = None
+        if spec.callbacks:
+            self._callbacks = Callbacks(folder, assignment.chief)
         # Connections:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._connections = 0
@@ -142,9 +148,14 @@ class Chief:
             most = max(roster.joined, default=0)
             self._kept.setdefault("next_number", most + _NUMBERS_APART)
             roster = Roster()
-        judge = Judge(self._spec, _of_phase(run_events, self._spec))
+        of_phase = _of_phase(run_events, self._spec)
+        judge = Judge(self._spec, of_phase)
         turns = Turns(self._spec, run_events)
-        return ChiefState(self._spec, self._kept, time.monotonic(), roster, judge, turns)
+        kept: Mapping[str, Any] = {}
+        if self._kept.get("phase", 0) == self._spec.phase_begin:
+            kept = self._kept
+        epochs = Epochs(self._spec, of_phase, kept)
+        return ChiefState(self._spec, self._kept, time.monotonic(), roster, judge, turns, epochs)
 
     async def run(self) -> int:
         """Serve until the run has ended; return the exit code."""
@@ -190,6 +201,9 @@ class Chief:
         """Get from an empty process to variables with values; any error here ends the run."""
         try:
             self._stopwatch.lap("process")
+            callbacks: asyncio.Task[messages.Called] | None = None
+            if self._callbacks and not self._folder.standby.exists():
+                callbacks = asyncio.create_task(self._callbacks.begin())
             await asyncio.gather(self._serve_and_define(), self._restore())
             await self._prepare_data()
             self._stopwatch.lap("data")
@@ -213,6 +227,9 @@ class Chief:
         if self._spec.mode == "sync":
             self._start_rounds()
         self._handle(events.Prepared(step, self._keeper.batch, self._best_checkpoint()))
+        if self._callbacks:
+            called = await (callbacks or self._callbacks.begin())
+            self._handle(events.CallbacksReady(called))
         await self._on_thread(self._keeper.keep_graph)
 
     async def _prepare_data(self) -> None:
@@ -247,8 +264,11 @@ class Chief:
             await asyncio.sleep(_STANDBY_SECONDS)
         run_events = list(jsonl.read(self._folder.events))
         roster = Roster.after(run_events)
-        judge = Judge(self._spec, _of_phase(run_events, self._spec))
-        self._state.succeed(roster, judge, Turns(self._spec, run_events), time.monotonic())
+        of_phase = _of_phase(run_events, self._spec)
+        judge = Judge(self._spec, of_phase)
+        turns = Turns(self._spec, run_events)
+        epochs = Epochs(self._spec, of_phase)
+        self._state.succeed(roster, judge, turns, epochs, time.monotonic())
         await self._restore()
         self._stopwatch.lap("standby")
 
@@ -335,12 +355,17 @@ class Chief:
             self._shipper.due()
         self._handle(events.SaveDone(**asdict(saved)))
 
-    async def _evaluate(self, step: int) -> None:
+    async def _evaluate(self, request: events.Evaluate) -> None:
+        step = request.step
         # The checkpoint is kept until it is known whether it is the best.
         with Checkpoints(self._folder.checkpoints).locked(step):
             seconds = self._evaluation_seconds(step)
-            awaited = self._state.is_awaited
-            self._handle(await evaluate(self._folder, step, awaited=awaited, seconds=seconds))
+            if self._callbacks:
+                done = await self._callbacks.end_epoch(request, seconds)
+            else:
+                awaited = self._state.is_awaited
+                done = await evaluate(self._folder, step, awaited=awaited, seconds=seconds)
+            self._handle(done)
 
     async def _find_phase(self, step: int) -> None:
         """Execute the cell behind the phase that ended with the checkpoint of `step`."""
@@ -383,6 +408,8 @@ class Chief:
             self._carry_out(instruction)
         if self._rounds is not None:
             self._rounds.live = self._state.live(time.monotonic())
+            self._rounds.limit = self._state.limit
+            self._rounds.rate = self._state.rate
 
     def _carry_out(self, instruction: events.Instruction) -> None:
         match instruction:
@@ -410,8 +437,10 @@ class Chief:
                     writer.write(message.encoded)
             case events.Save():
                 self._spawn(self._save())
-            case events.Evaluate(step):
-                self._spawn(self._evaluate(step))
+            case events.Evaluate():
+                self._spawn(self._evaluate(instruction))
+            case events.EpochOver():
+                self._report_epoch(instruction)
             case events.FindPhase(step):
                 self._spawn(self._find_phase(step))
             case events.BeginPhase(phase):
@@ -445,6 +474,27 @@ class Chief:
             checkpoints.keep_best(None)
             return None
         return best
+
+    def _report_epoch(self, over: events.EpochOver) -> None:
+        ended = over.ended
+        called = over.called or messages.Called()
+        logs = called.logs
+        if over.called is None:
+            logs = {
+                **self._keeper.training_results(ended.sums),
+                **{f"val_{name}": value for name, value in over.metrics.items()},
+            }
+        self._report(
+            TrainEpoch(
+                run=self._spec.name,
+                epoch=ended.number,
+                step=ended.step,
+                logs=logs,
+                rate=called.rate,
+                stop=called.stop,
+                output=called.output,
+            )
+        )
 
     def _keep_best(self, best: Best, seen: str) -> None:
         try:
@@ -543,6 +593,9 @@ class Chief:
                     self._handle(events.ServerLoad(first.name, load))
                 case messages.Join():
                     await self._serve_worker(connection, first, reader)
+                case messages.Calls():
+                    if self._callbacks:
+                        await self._callbacks.serve(reader, writer)
         except (OSError, ValueError, TimeoutError):
             pass  # a broken connection or invalid message ends the connection, reported below
         finally:
@@ -684,7 +737,14 @@ class Chief:
 def _of_phase(run_events: Sequence[Mapping[str, Any]], spec: RunSpec) -> list[Mapping[str, Any]]:
     """Return the events of steps after those of earlier phases of the training."""
     begin = spec.phase_begin
-    return [event for event in run_events if not begin or int(event.get("step", begin)) > begin]
+    if not begin:
+        return list(run_events)
+    return [
+        event
+        for event in run_events
+        if int(event.get("step", 0)) > begin
+        or (event["kind"] == TrainStarted.kind and event["step"] == begin)
+    ]
 
 
 def _trace(error: BaseException) -> None:

@@ -169,7 +169,7 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
         for name in typed:
             if name not in defined:
                 raise unknown(
-                    f"hyper-parameter of {spec.hparams_set}", name, defined, where="--hparams"
+                    f"hyperparameter of {spec.hparams_set}", name, defined, where="--hparams"
                 )
         try:
             hparams.parse(spec.hparams)
@@ -218,7 +218,7 @@ def _snake(name: str) -> str:
 # Features of Tensor2Tensor that are not supported here are refused by name, never ignored silently.
 #
 # Tensor2Tensor trains models with TensorFlow's estimator, which no longer exists. Overridden
-# methods and hyper-parameters that only the estimator uses would have no effect.
+# methods and hyperparameters that only the estimator uses would have no effect.
 
 
 def check_supported(model: Any, hparams: Any, problem: Any, spec: RunSpec) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -25,6 +25,7 @@ from .data import Data
 from .fit import Recorder, recording
 from .keras_optimizer import KerasOptimizer
 from .structure import weight_names
+from .training_metrics import TrainingMetrics
 
 _TRAINING = ("evaluate", "train_on_batch", "test_on_batch")
 _STEPS = ("train_step", "test_step", "predict_step", "make_train_function", "make_test_function")
@@ -73,10 +74,12 @@ class KerasModel:
         self._keras = importlib.import_module("keras")
         check_model(model)
         self.model = model
+        self._optimizer_begin = optimizer_begin
         self._optimizer = KerasOptimizer(model.optimizer, optimizer_begin)
-        self.example, results = build_model(model, data)
+        self.example, results, update = build_model(model, data)
         refuse_parts(model, uneven)
         refuse_results(results)
+        self.metrics = TrainingMetrics(model, update)
         seed_generator = importlib.import_module("keras.src.random.seed_generator")
         self._seed = seed_generator.global_seed_generator().state
         self._names = dict(zip(map(id, model.weights), weight_names(model.weights), strict=True))
@@ -117,8 +120,12 @@ class KerasModel:
                     outputs = dict(zip(model.output_names, outputs, strict=True))
                 return {"predictions": outputs}
             loss = model._compute_loss(features, labels, outputs, sample_weight, training=training)
-            if not training:
-                model.compute_metrics(features, labels, outputs, sample_weight)
+            examples = tf.shape(self._keras.tree.flatten(features)[0])[0]
+            model._loss_tracker.update_state(loss, sample_weight=examples)
+            results = model.compute_metrics(features, labels, outputs, sample_weight)
+            added = None
+            if training:
+                added = self.metrics.added(scope, results, examples)
         if created := tf.global_variables()[variables_before:]:
             raise DeclarationError(
                 f"the model creates a variable in each call ({created[0].op.name})",
@@ -129,7 +136,7 @@ class KerasModel:
                 if id(weight) in scope.assigning:
                     refuse_assigned(model, weight, scope.assigning[id(weight)])
                     keep(variable, before[id(weight)], scope.get_current_value(weight))
-            return {"loss": loss, **self._optimizer.parts()}
+            return {"loss": loss, "training_metrics": added, **self._optimizer.parts()}
         # Without a batch, nothing is counted.
         with tf.control_dependencies(self._keras.tree.flatten(features)):
             updates = tf.group(
@@ -147,6 +154,13 @@ class KerasModel:
     def weight_names(self) -> list[str]:
         """The names of the model's weights in a graph and in checkpoints, in order."""
         return list(self._names.values())
+
+    def load(self, prefix: str, step: int) -> None:
+        """Set the weights of the Keras model to those of a checkpoint, and its optimizer's step."""
+        reader = tensorflow().train.load_checkpoint(prefix)
+        for weight in self.model.weights:
+            weight.assign(reader.get_tensor(self._names[id(weight)]))
+        self.model.optimizer.iterations.assign(step - self._optimizer_begin)
 
     def _unused(self, tf: Any) -> list[tuple[Any, Any]]:
         """Return constants for the states of metrics in a training step.
@@ -229,18 +243,26 @@ def check_model(model: Any) -> None:
     refuse_model(model)
 
 
-def build_model(model: Any, data: Data) -> tuple[Any, Mapping[str, Any]]:
+def build_model(model: Any, data: Data) -> tuple[Any, Mapping[str, Any], Callable[[], None]]:
     """Use a compiled model once, on zeros, which creates its weights and metrics.
 
-    Returns the features of two examples, and the metrics by name.
+    Returns the features of two examples, the metrics by name, and a function that adds these
+    examples to all metrics.
     """
     batch = {name: _zeros(data.types[name], shape) for name, shape in data.shapes.items()}
     features, labels, weights = data.structured(batch)
     outputs = _outputs(model, features, training=False)
-    model._compute_loss(features, labels, outputs, weights, training=False)
+    loss = model._compute_loss(features, labels, outputs, weights, training=False)
     results = model.compute_metrics(features, labels, outputs, weights)
     model.reset_metrics()
-    return features, results
+
+    def update() -> None:
+        if getattr(model._compile_loss, "metrics", None):  # those of several outputs
+            model._compute_loss(features, labels, outputs, weights, training=False)
+        model._loss_tracker.update_state(loss, sample_weight=2)
+        model.compute_metrics(features, labels, outputs, weights)
+
+    return features, results, update
 
 
 def _outputs(model: Any, features: Any, training: bool) -> Any:

@@ -25,13 +25,16 @@ Metrics = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Ending:
-    """A phase that ends with the checkpoint of `step`.
+    """The phase from the step `begin` that ends with the checkpoint of `step`.
 
-    `history` returns the metrics of the run for its call of `fit`.
+    `history` has the metrics of the run for its call of `fit`, and `rate` is the factor by which
+    callbacks have changed the learning rate.
     """
 
     step: int
-    history: Callable[[Fit], Metrics]
+    begin: int
+    history: Metrics
+    rate: float = 1.0
 
 
 class Replay:
@@ -71,19 +74,28 @@ class Replay:
         begins = [0, *(phase.begin for phase in self._later)]
         if number <= len(self._later):
             self._load(model, self._phases.weights(number))
-            _count_steps(fit, begins, begins[number])
-            return _history(fit, self._later[number - 1].history)
+            phase = self._later[number - 1]
+            _set_optimizer(fit, begins, phase.begin, phase.rate)
+            return _history(fit, phase.history)
         if self._ending and number == len(self._later) + 1:
             names = weight_names(model.weights)
-            values = self._checkpoints.read(self._ending.step)
+            values = self._checkpoints.read(self._last_step(fit, self._ending))
             weights = {name: values[name] for name in names if name in values}
             self._phases.keep_weights(number, weights)
             self._load(model, weights)
-            _count_steps(fit, begins, self._ending.step)
-            return _history(fit, self._ending.history(fit))
+            _set_optimizer(fit, begins, self._ending.step, self._ending.rate)
+            return _history(fit, self._ending.history)
         names = [*metrics, *(f"val_{name}" for name in metrics if fit.validation is not None)]
         unknown = [float("nan")] * max(fit.epochs - fit.initial_epoch, 0)
         return _history(fit, dict.fromkeys(names, unknown))
+
+    def _last_step(self, fit: Fit, ending: Ending) -> int:
+        """Return the step whose weights the phase ends with: those of its best, if requested."""
+        best = self._checkpoints.best()
+        restores = any(getattr(call, "restore_best_weights", False) for call in fit.callbacks)
+        if restores and best and ending.begin < best.step:
+            return best.step
+        return ending.step
 
     def _load(self, model: Any, weights: Mapping[str, Any]) -> None:
         for name, weight in zip(weight_names(model.weights), model.weights, strict=True):
@@ -95,10 +107,12 @@ class Replay:
             weight.assign(weights[name])
 
 
-def _count_steps(fit: Fit, begins: Sequence[int], step: int) -> None:
-    """Set the optimizer's own steps to those of the phases in which it trained."""
-    iterations = fit.optimizer.iterations
-    iterations.assign(step - begins[fit.optimizer_phase])
+def _set_optimizer(fit: Fit, begins: Sequence[int], step: int, rate: float) -> None:
+    """Set the steps that the optimizer has made, and its learning rate, as after the phase."""
+    optimizer = fit.optimizer
+    optimizer.iterations.assign(step - begins[fit.optimizer_phase])
+    if rate != 1:  # callbacks change no schedule
+        optimizer.learning_rate = float(optimizer.learning_rate) * rate
 
 
 def _history(fit: Fit, metrics: Metrics) -> Any:

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from .keras_model import KerasModel
 
 _ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_metric_ops")
+_OF_KERAS = ("training_metrics",)
+"""Keys of the answer of a Keras model alone."""
 _BATCH = 32
 _STEP = "global_step"
 _REQUIRED = (
@@ -91,7 +93,8 @@ class OwnModel:
         self.fit = fit = recorder.fit
         begins = [0, *(phase.begin for phase in later)]
         optimizer_begin = 0
-        self._begin = begins[-1]
+        self.begin = begins[-1]
+        """The step at which its phase began."""
         self._keeps_optimizer = True
         self.continues = False
         """Whether the cell may call `fit` once more."""
@@ -137,12 +140,12 @@ class OwnModel:
         inputs: Sequence[Any] = ()
         if not callable(model_fn):
             inputs = [tensor.shape for tensor in getattr(model, "inputs", None) or ()]
+        self.keras_model: KerasModel | None = None
         self._examples = SeededInput(input_fn, vars(module), spec.program_seed)
         self._data = Data(
             self._examples, inputs, batch, fit.batched if fit else None, labelled=not fit
         )
         self.batch = self._data.batch or _BATCH
-        self.keras_model: KerasModel | None = None
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:
@@ -168,13 +171,13 @@ class OwnModel:
         """
         import numpy
 
-        if step > self._begin or not self._begin or self.keras_model is None:
+        if step > self.begin or not self.begin or self.keras_model is None:
             return values
         weights = self.keras_model.weight_names
         kept: dict[str, Any] = {}
         if self._keeps_optimizer:
             kept = {name: value for name, value in values.items() if name not in weights}
-        step_value = numpy.asarray(self._begin, values[_STEP].dtype)
+        step_value = numpy.asarray(self.begin, values[_STEP].dtype)
         return {**kept, _STEP: step_value}
 
     def has_records(self) -> bool:
@@ -204,6 +207,12 @@ class OwnModel:
     def check_data(self) -> None:
         """Raise TrainingError if there are no examples to train on, or to evaluate."""
         self._data.check(self.batch)
+
+    def training_results(self, total: Sequence[float]) -> dict[str, float]:
+        """Return the training metrics of steps that added up to `total` (Objective.metrics)."""
+        if self.keras_model is None:
+            return {}
+        return self.keras_model.metrics.results(total)
 
     def counted_evaluation(self, seconds: float) -> tuple[int, int, bool]:
         """Count the evaluation examples for at most `seconds`.
@@ -238,7 +247,18 @@ class OwnModel:
             raise TrainingError("the loss has no gradient for any trainable variable")
         weight = tf.cast(_rows(features), tf.float32)
         clip = _clipping(answer.get("clip"))
-        return Objective(loss, pairs, optimizer, clip, lambda by: make_optimizer(rate / by), weight)
+        metrics = None
+        if self.fit:  # only fit has epochs, whose metrics are reported
+            metrics = answer.get("training_metrics")
+        return Objective(
+            loss,
+            pairs,
+            optimizer,
+            clip,
+            lambda by: make_optimizer(rate / by),
+            weight,
+            metrics=metrics,
+        )
 
     def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
         """Return the metrics that the model defines."""
@@ -308,7 +328,7 @@ class OwnModel:
                 f"model_fn must return a dict, not {type(answer).__name__}", fix=fix
             )
         where = f"mode {mode}"
-        if unknown := sorted(set(answer) - set(_ANSWERS)):
+        if unknown := sorted(set(answer) - {*_ANSWERS, *_OF_KERAS}):
             raise TrainingError(
                 f"model_fn returns the unknown key {unknown[0]!r}", where=where, fix=fix
             )
@@ -365,7 +385,7 @@ def _replay(
             fit = fit.shared(spec.workers)
         inputs = [tensor.shape for tensor in getattr(fit.model, "inputs", None) or ()]
         data = Data(fit.input_fn, inputs, fit.batch_size, fit.batched, labelled=False)
-        _, metrics = build_model(fit.model, data)
+        _, metrics, _ = build_model(fit.model, data)
         return metrics
 
     return Replay(folder, later, build, ending)

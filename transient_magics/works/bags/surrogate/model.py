@@ -143,15 +143,15 @@ def learn_ensemble(rows: _Array, values: _Array, errors: _Array | None, seed: in
         biases.append(tuple(np.asarray(each, float) for each in network.intercepts_))
         left = np.setdiff1d(np.arange(len(rows)), drawn)
         out[member, left] = _forward(weights[-1], biases[-1], rows[left])
-    told = out[:, (~np.isnan(out)).sum(axis=0) >= 2]
-    known = (~np.isnan(out)).sum(axis=0) >= 2
-    residual = (scaled[known] - np.nanmean(told, axis=0)) ** 2
-    spread = np.nanvar(told, axis=0, ddof=1)
+    left_out = out[:, (~np.isnan(out)).sum(axis=0) >= 2]
+    columns = (~np.isnan(out)).sum(axis=0) >= 2
+    residual = (scaled[columns] - np.nanmean(left_out, axis=0)) ** 2
+    spread = np.nanvar(left_out, axis=0, ddof=1)
     if errors is not None:
         noise = (errors / scale) ** 2
     else:
         noise = np.full(len(rows), 0.5 * float(np.median(residual)))
-    over = max(float((residual - noise[known]).mean()), 0.05 * float(residual.mean()))
+    over = max(float((residual - noise[columns]).mean()), 0.05 * float(residual.mean()))
     factor = float(np.sqrt(over / max(float(spread.mean()), 1e-12)))
     return Ensemble(tuple(weights), tuple(biases), factor, float(np.median(noise)), mean, scale)
 
@@ -404,10 +404,10 @@ def learn(
     models = {}
     for output in outputs_of(results[0][1]):
         values = np.array([returned[output] for _, returned in results], float)
-        told = [returned.get(output + ERROR) for _, returned in results]
-        if any(not each for each in told):
+        given = [returned.get(output + ERROR) for _, returned in results]
+        if any(not each for each in given):
             errors = None
         else:
-            errors = np.array(told, float)
+            errors = np.array(given, float)
         models[output] = teach(rows, values, errors, seed)
     return Surrogate(cube.space, models, rows)

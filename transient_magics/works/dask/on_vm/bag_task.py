@@ -36,7 +36,7 @@ from ....runtime import process_record
 from ....runtime.training.reproducibility import Generators
 from ....runtime.training.usercode import MODULE_NAME, is_of_cell, run_cell
 from . import record
-from .worker import TAKEN
+from .worker import PREEMPTED
 
 _RARELY = 50.0
 """Interval between unplanned checkpoints, as a multiple of the duration of the last one."""
@@ -69,7 +69,7 @@ class Checkpoint:
         self._state = state
         self._saves = [*saves]
         self._worker = get_worker()
-        self._taken: threading.Event = self._worker.extensions[TAKEN]
+        self._preempted: threading.Event = self._worker.extensions[PREEMPTED]
         self._began = self._last = time.monotonic()
         self._took = 0.0
         self._parted = False
@@ -88,7 +88,7 @@ class Checkpoint:
     def due(self) -> bool:
         """Whether `save` would save now."""
         now = time.monotonic()
-        if self._taken.is_set():
+        if self._preempted.is_set():
             return not self._parted
         if self._saves:
             return now - self._began - self.saving >= self._saves[0]
@@ -102,7 +102,7 @@ class Checkpoint:
         if not self.due:
             return False
         began = time.monotonic()
-        self._parted = self._taken.is_set()
+        self._parted = self._preempted.is_set()
         done = self._done + began - self._began - self.saving
         packed = _packed(arrays)
         sync(
@@ -135,7 +135,7 @@ def compute(
 ) -> dict[str, Any]:
     """Call the cell's function at the point and return the result as plain values.
 
-    They are `seconds` of computing, the last output (`said`), and either the `returned` values,
+    They are `seconds` of computing, the last output (`printed`), and either the `returned` values,
     with `arrays` as an npz file, or `fault` (raised, invalid) with the `reason`.
 
     After `most` seconds (0: never), the VM's agent kills this process, because `abort` has no
@@ -144,7 +144,7 @@ def compute(
     record.clear_output(_folder())
     with record.time_limit(_folder(), most), _event_loop():
         found = _computed(source, point, seed, Checkpoint(job, attempt, done, state, saves), done)
-    return {**found, "said": printed()}
+    return {**found, "printed": printed()}
 
 
 def printed() -> str:
@@ -175,7 +175,11 @@ def _computed(
     try:
         found = _function(source)(**_arguments(source, point, seed, checkpoint))
     except Exception as error:  # noqa: BLE001 - any error of users' code fails the job
-        return {"fault": "raised", "reason": _said(error), "seconds": time.monotonic() - began}
+        return {
+            "fault": "raised",
+            "reason": _error_text(error),
+            "seconds": time.monotonic() - began,
+        }
     except SystemExit as error:
         return {
             "fault": "raised",
@@ -264,7 +268,7 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     frames = [
         each for each in traceback.extract_tb(error.__traceback__) if is_of_cell(each.filename)
     ]

@@ -38,7 +38,7 @@ class Stalls(Handle["RunState", "Report"]):
 
     @property
     def run(self) -> RecordedRun:
-        """The run that takes the measures."""
+        """The run that measures."""
         return self.cluster.run(self.name)
 
     @property
