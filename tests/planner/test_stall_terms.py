@@ -116,7 +116,7 @@ def test_a_plan_says_what_a_step_waits_for_and_what_another_machine_and_disk_mak
     assert said.startswith("A step on the T4 in n1-standard-16: computing ")
     for part, least in (("network", 19), ("waiting for input", 66)):
         assert float(said.partition(f"{part} ")[2].split()[0]) == pytest.approx(least, abs=2)
-    assert said.endswith("as stalls-1 measured on 4 vCPUs in 5 repeats, computed for these.")
+    assert said.endswith("Measured by stalls-1 on 4 vCPUs in 5 repeats, and recomputed for this plan.")
     found = make_plan(large, known, 1000, runs=200)
     assert any("computed from the stalls that stalls-1 measured" in each for each in found.notes)
     assert 0 < large.step(known, large.groups[0]).error < 0.2

@@ -84,6 +84,11 @@ TRAINED = {
     "a batched dataset": (f"model.fit({DATASET}, epochs=2, validation_data={DATASET})\n", 64, 32),
     "a dataset with weights of classes": (f"model.fit({DATASET}, class_weight={{0: 1.0, 1: 2.0}})\n", 64, 16),
     "a PyDataset": (f"{PYDATASET}model.fit(Halves(), epochs=2)\n", 500, 4),
+    "a dataset of unknown length": (
+        f"def some(*element):\n    return True\nmodel.fit({DATASET}.filter(some), epochs=2)\n",
+        64,
+        32,
+    ),
     "a generator": ("model.fit(((x[:8], y[:8]) for _ in range(9)), epochs=3)\n", 8, 9),
     "steps of a generator": (
         "model.fit(((x[:8], y[:8]) for _ in itertools.count()), steps_per_epoch=5, epochs=3, "
@@ -103,6 +108,11 @@ TRAINED = {
         f"{TEXTS}model.fit(tf.data.Dataset.from_tensor_slices((texts, y)).batch(64), epochs=2)\n",
         64,
         32,
+    ),
+    "a sparse matrix": (
+        "import scipy.sparse\nmodel.fit(scipy.sparse.csr_matrix(x), y, batch_size=50, validation_split=0.5)\n",
+        50,
+        10,
     ),
     "a DataFrame": (f"{FRAME}model.fit(frame, pd.Series(y), batch_size=50)\n", 50, 20),
     "code behind it": ("history = model.fit(x, y)\nprint(history.history['loss'])\nmodel.save('a.keras')\n", 32, 32),

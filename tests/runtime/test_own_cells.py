@@ -147,6 +147,11 @@ FEATURES = {"text": np.array(["a good film", "bad"] * 4), "city": np.array([["ro
 """
 """Raw texts, and the layers that turn them into numbers."""
 READS_WORDS = ("keras.Sequential([layers.Dense(2)])", "keras.Model([text, city], layers.Dense(2)(both))")
+CENTRALIZED = """
+class Centralized(keras.optimizers.SGD):
+    def apply(self, grads, trainable_variables=None):
+        return super().apply([grad - ops.mean(grad) for grad in grads], trainable_variables)
+"""
 OUTSIDE = "TOP = tf.data.Dataset.from_tensor_slices(DATA)"
 TABLE = """
 WORDS = tf.constant(["a", "b"])
@@ -159,6 +164,10 @@ TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
     "texts, synchronously": (
         cell(("return DATA", "return FEATURES, DATA[1]"), READS_WORDS, head=WORDS),
         {"mode": "sync", "workers": 2},
+    ),
+    "a metric of several numbers": (
+        cell((COMPILED, "'mse', metrics=[keras.metrics.F1Score()]"), ("np.arange(8) % 2", "np.ones((8, 2), 'f')")),
+        {"keep_best": "max f1_score_1"},
     ),
     "a constraint": (cell(("layers.Dense(2)", "layers.Dense(2, kernel_constraint='max_norm')")), {}),
     "features of any names": (
@@ -289,10 +298,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         cell(("from_logits=True", "reduction='sum'")), {"batching": "dynamic"},
         "is a sum, but mini-batches of different",
     ),
-    "a metric of several numbers": (
-        cell((COMPILED, "'mse', metrics=[keras.metrics.F1Score()]"), ("np.arange(8) % 2", "np.ones((8, 2), 'f')")), {},
-        "the metric f1_score returns 2 numbers",
-    ),
     "mixed_float16": (
         cell(head="keras.config.set_dtype_policy('mixed_float16')"), {},
         "mixed_float16 needs loss scaling, which is not supported on parameter servers. Use mixed_bfloat16.",
@@ -390,7 +395,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a truth value as batch_size": (
         cell(tail="batch_size = True"), {}, "batch_size must be a whole number of at least 1",
     ),
-    "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is not a Keras model but a builtins.int"),
+    "an optimizer of the user's": (
+        cell(('"sgd"', "Centralized()"), head=CENTRALIZED), {},
+        "Centralized.apply is not called in a run. Override update_step",
+    ),
+    "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is not a Keras model, but a builtins.int"),
     "weights for a model_fn": (MODEL_FN, {}, "input_fn returns sample weights, which model_fn does not accept"),
 }  # fmt: skip
 

@@ -128,7 +128,7 @@ def _of_module(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def uses_keras(tree: ast.Module) -> bool:
-    """Return whether the cell imports Keras, by itself or from TensorFlow."""
+    """Return whether the cell imports Keras, directly or from TensorFlow."""
     return any(
         name.partition(".")[0] == "keras" or name.startswith("tensorflow.keras")
         for name, _ in _imports(tree)

@@ -22,6 +22,7 @@ from ...errors import TrainingError, reason_of
 from ...runtime.folder import RunFolder
 from ...runtime.phases import Phases
 from ...runtime.tf import graph_mode
+from ...runtime.training.user_model import preprocessing
 from ...runtime.training.user_model.fit import Fit, Recorder
 from ...runtime.training.user_model.keras_model import declared_only
 from ...runtime.training.user_model.replay import Replay
@@ -49,21 +50,24 @@ def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> A
         raise TrainingError(
             f"{run.name} trains {registered} of Tensor2Tensor, which is not a Keras model", fix=fix
         )
-    step, weights, example = _values(run, checkpoint)
+    step, weights, learned, example = _values(run, checkpoint)
     if "tensorflow" not in sys.modules:
         print(f"The model of {run.name} brings TensorFlow into this process.", file=sys.stderr)
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     graph_mode.prepare()
     with ThreadPoolExecutor(1) as own_thread:
-        model = own_thread.submit(_built, RunFolder(run.directory), example, step).result()
+        folder = RunFolder(run.directory)
+        model = own_thread.submit(_built, folder, learned, example, step).result()
     _load(model, weights, f"step {step:,} of {run.name}")
     if target:
         _save(model, target)
     return model
 
 
-def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
-    """Return the step of a checkpoint, its weights by name, and features of two zero examples."""
+def _values(
+    run: RecordedRun, checkpoint: str | int
+) -> tuple[int, Mapping[str, ndarray], Mapping[str, ndarray], Any]:
+    """Return the step of a checkpoint, its weights, what layers learned, and two examples."""
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         arrays = Path(temporary) / "weights.npz"
@@ -72,10 +76,15 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
         )
         values = read_arrays(arrays)
     weights = {name: values[f"weight {name}"] for name in answer["weights"]}
-    return which[1], weights, rebuilt(answer["given"], values)
+    learned = {
+        name.removeprefix("learned "): value
+        for name, value in values.items()
+        if name.startswith("learned ")
+    }
+    return which[1], weights, learned, rebuilt(answer["given"], values)
 
 
-def _built(folder: RunFolder, example: Any, step: int) -> Any:
+def _built(folder: RunFolder, learned: Mapping[str, ndarray], example: Any, step: int) -> Any:
     """Return the cell's model in the phase of a checkpoint, called once, so that it has weights."""
     spec = folder.spec()
     provide_packages(folder)
@@ -93,6 +102,7 @@ def _built(folder: RunFolder, example: Any, step: int) -> Any:
             if recorder.fit:
                 model = recorder.fit.model
             assert model is not None
+            preprocessing.restore(model, learned)
             _call(model, example)
     except Exception as error:
         raise to_transient_error(error, spec.line_offset) from error
@@ -130,14 +140,18 @@ def _modules(names: set[str]) -> dict[str, Any]:
 
 
 def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
-    """Set the weights of the model. Raises TrainingError if they belong to another model."""
+    """Set the weights of the model to `values`, by path.
+
+    Raises TrainingError, before any is set, if the values belong to another model.
+    """
     weights = dict(zip(weight_names(model.weights), model.weights, strict=True))
-    if strange := sorted(weights.keys() ^ values.keys()):
-        if strange[0] in weights:
+    only_one_has = sorted(weights.keys() ^ values.keys())
+    if only_one_has:
+        if only_one_has[0] in weights:
             without = "The checkpoint"
         else:
             without = "The model that the cell builds here"
-        raise TrainingError(f"{without} has no variable {strange[0]}", where=where, fix=_SAME)
+        raise TrainingError(f"{without} has no variable {only_one_has[0]}", where=where, fix=_SAME)
     # Keras numbers layers in the order of their creation. In a different order, `dense` and
     # `dense_1` would be swapped. A cell that creates layers in the order of a set has another
     # order in each process.
@@ -160,10 +174,11 @@ _SAME = "The cell must create the same model on every machine."
 
 
 def _kind(shape: Any, dtype: Any) -> str:
-    name = str(
-        dtype
-    )  # NumPy knows no bfloat16: such weights come as float32, which holds them exactly
-    return f"{'float32' if name == 'bfloat16' else name}{list(shape)}"
+    name = str(dtype)
+    # NumPy has no bfloat16: such weights are stored as float32, which represents them exactly.
+    if name == "bfloat16":
+        name = "float32"
+    return f"{name}{list(shape)}"
 
 
 def _checked(file: Path) -> Path:

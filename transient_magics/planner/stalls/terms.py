@@ -264,7 +264,7 @@ def advice(stalls: Stalls, servers: int = 1) -> str:
     once = [part for part in stalls.stalled if _once(part.name, stalls)]
     if once:
         fits = f"the data ({stalls.bytes / 1e6:,.0f} MB) fit into the VM's memory"
-        return f"Fetching costs time in the first pass only: {fits}. There is no other stall."
+        return f"Fetching costs time in the first pass only: {fits}. There are no other stalls."
     uneven = max(stalls.parts, key=lambda part: part.share)
     if uneven.share >= _UNEVEN:
         often = f"{uneven.name} took {uneven.share:.0%} of a step in the mean, but unevenly"
@@ -301,9 +301,9 @@ def terms_words(which: str, terms: Terms, change: Change) -> str:
     with_ = ""
     if "contention" in shown:
         with_ = f", {terms.workers} workers and --ps {terms.servers}"
-    computed = ", computed for these" if moved else ""
+    computed = ", and recomputed for this plan" if moved else ""
     return (
-        f"A step on the {which}: {listed}{noise}, as {terms.run} measured on {terms.place.vcpus} "
+        f"A step on the {which}: {listed}{noise}. Measured by {terms.run} on {terms.place.vcpus} "
         f"vCPUs in {len(stalls.repeats)} repeats{with_}{computed}."
     )
 

@@ -80,6 +80,7 @@ class Keeper:
         self._trainable = load_model(
             self._folder, self._spec, self._folder.data_directory(self._spec)
         )
+        self._trainable.keep_vocabularies(self._folder.checkpoints)
         fit = getattr(self._trainable, "fit", None)
         if fit and fit.callbacks and not self._spec.callbacks:
             raise DeclarationError(

@@ -209,7 +209,9 @@ def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target
 
 
 def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[str, Any]:
-    """Write a Keras model's weights by name, and the features of two examples (zeros) by key.
+    """Write a Keras model's weights by name, what its preprocessing layers learned, and two examples.
+
+    The examples are those with which the model was first used, by key.
 
     Returns
     -------
@@ -233,7 +235,8 @@ def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[
     keys = [key for _, key in leaves(trainable.features)]
     features = dict(zip(keys, (value for _, value in leaves(built.example)), strict=True))
     arrays = {f"weight {name}": _as_float32(values[name]) for name in names}
-    write_arrays(outputs, {**features, **arrays})
+    vocabularies = {f"learned {name}": value for name, value in trainable.learned.items()}
+    write_arrays(outputs, {**features, **arrays, **vocabularies})
     return {"weights": names, "features": keys, "given": described(trainable.features)}
 
 

@@ -35,10 +35,12 @@ _stream: random.Random | None = None
 TRAINING = "training"
 EVALUATION = "evaluation"
 WEIGHTS = "weights"
+VOCABULARIES = "vocabularies"
 _DIFFERENT = {
     WEIGHTS: "its model has weights with other names, shapes or order",
     TRAINING: "it has another number of training examples",
     EVALUATION: "it has other evaluation examples",
+    VOCABULARIES: "its preprocessing layers have other vocabularies",
 }
 _COMPARED_ROWS = 4096
 """Number of rows of a larger array that are compared, evenly spaced."""

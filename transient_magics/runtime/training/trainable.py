@@ -187,6 +187,10 @@ class Trainable(Protocol):
         """Create the data files that all workers share."""
         ...
 
+    def keep_vocabularies(self, checkpoints: Path) -> None:
+        """Write what else a checkpoint of the model needs into the folder of the checkpoints."""
+        ...
+
     def record_files(self) -> Sequence[Path]:
         """Return the training files if their records may be read in any order; else none."""
         ...

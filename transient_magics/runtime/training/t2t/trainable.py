@@ -322,7 +322,7 @@ class Decoder:
             if name in needed:
                 what = f"the texts of {name!r} are missing"
             else:
-                what = f"the model takes no texts of {name!r}"
+                what = f"the model has no input of texts {name!r}"
             raise TrainingError(what, where="inputs", fix=f"Needed: {', '.join(sorted(needed))}.")
         for name in ("targets", *given):
             self._encoder(self._modelled(name))
@@ -426,6 +426,9 @@ class RegisteredModel:
     def generate(self, directory: str, temporary: str) -> None:
         """Run the problem's own generate_data into `directory`."""
         data.generate(self._definition, directory, temporary)
+
+    def keep_vocabularies(self, checkpoints: Path) -> None:
+        """Do nothing: they are copied from the records (parameter_server/records.py)."""
 
     @autograph_off()
     def record_files(self) -> Sequence[Path]:

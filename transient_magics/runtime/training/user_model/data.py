@@ -203,6 +203,7 @@ class Data:
             self.shapes: Mapping[str, Any] = {
                 name: shape[1:] if batched else shape for name, shape in shapes.items()
             }
+        self._first = self._first_rows(given, batched)
         self.features = self._laid_out.keys(INPUTS)
         self.labels = self._laid_out.keys(LABELS)
         self.names: Mapping[str, str] = self._laid_out.names
@@ -292,6 +293,31 @@ class Data:
     def _laid_out(self) -> Layout:
         assert self._layout is not None
         return self._layout
+
+    def example(self, count: int) -> dict[str, Any]:
+        """Return a batch of `count` examples by key: the first one, repeated.
+
+        A dataset is read only where that matters, for texts and unknown dimensions, and not if it
+        is of a graph. Otherwise they are zeros and empty texts, and every unknown dimension is one.
+        """
+        import numpy
+
+        return {key: numpy.repeat(row, count, axis=0) for key, row in self._first.items()}
+
+    def _first_rows(self, given: Any, batched: bool) -> dict[str, Any]:
+        """Return the first example by key, as arrays of one row."""
+        import numpy
+
+        if isinstance(given, _Arrays):
+            return {key: array[:1] for key, array in given.values.items()}
+        matters = not self.of_one_shape or tensorflow().string in self.types.values()
+        element = reading.first_element(given) if matters else None
+        if element is None:
+            return {key: _zeros(self.types[key], shape) for key, shape in self.shapes.items()}
+        rows = {key: value.numpy() for key, value in self._laid_out.flat(*element).items()}
+        if batched:
+            return {key: row[:1] for key, row in rows.items()}
+        return {key: numpy.asarray(row)[None] for key, row in rows.items()}
 
     def _place(self) -> reading.Begin:
         """Return the range in which reading begins. Raises TrainingError for empty data."""
@@ -421,6 +447,15 @@ class Data:
         types = tf.data.get_output_types(dataset)
         shapes = tf.data.get_output_shapes(dataset)
         return Pipeline(dataset, types, shapes, batched, feeds, **more)
+
+
+def _zeros(kind: Any, shape: Any) -> Any:
+    import numpy
+
+    sizes = [1, *(size or 1 for size in shape.as_list())]
+    if kind == tensorflow().string:
+        return numpy.full(sizes, "", str)
+    return numpy.zeros(sizes, kind.as_numpy_dtype)
 
 
 def _rows(*example: Any) -> Any:

@@ -19,6 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ....errors import DeclarationError
@@ -31,11 +32,12 @@ from .structure import is_text
 
 _BATCH = 32
 """Keras's default, in examples."""
+_COUNTING_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What one call of `model.fit` declares.
+    """The declarations of one call of `model.fit`.
 
     Attributes
     ----------
@@ -89,12 +91,20 @@ class Fit:
         return self.batch_size is None
 
     def declaration(self) -> FitDeclaration:
-        """Return the part of the run's declaration that the call says."""
+        """Return the part of the run's declaration that the call says.
+
+        Counts the batches of a dataset that does not know their number, for a minute at most.
+        """
+        counted = self
+        if not self.steps_per_epoch and reading.size_of(self.training) == reading.UNKNOWN:
+            batches, _, ended = reading.counted_in(self.training, _COUNTING_SECONDS)
+            if ended:
+                counted = replace(self, steps_per_epoch=batches)
         return FitDeclaration(
-            self.steps,
-            self.steps_per_epoch,
+            counted.steps,
+            counted.steps_per_epoch,
             self.initial_epoch,
-            0 if self.validation is None else self.steps_per_epoch,
+            0 if self.validation is None else counted.steps_per_epoch,
             self.keep_best,
             bool(self.callbacks),
         )
@@ -405,7 +415,8 @@ def _examples(
     `limited`: the call says how many batches of a generator it reads.
     """
     adapters = importlib.import_module("keras.src.trainers.data_adapters")
-    if adapters.array_data_adapter.can_convert_arrays((x, y, weights)):
+    arrays = adapters.array_data_adapter.can_convert_arrays((x, y, weights))
+    if arrays and not _has_sparse((x, y, weights)):
         if class_weight is not None:
             if weights is not None:
                 raise DeclarationError(
@@ -420,13 +431,25 @@ def _examples(
         while parts[-1] is None:
             parts.pop()
         return tuple(parts), size, math.ceil(len(first) / size)
+    own_epochs = isinstance(x, importlib.import_module("keras").utils.PyDataset) and name == "x"
+    if own_epochs:
+        # Threads and processes of an epoch that is not read to its end would not stop.
+        x.workers = 1
+        x.use_multiprocessing = False
     try:
         adapter = adapters.get_data_adapter(
-            x, y, weights, batch_size=batch_size, class_weight=class_weight
+            x,
+            y,
+            weights,
+            batch_size=batch_size,
+            class_weight=class_weight,
+            shuffle=arrays or own_epochs,
         )
     except ValueError as error:
         raise DeclarationError(f"model.fit: {error}") from None
     steps = adapter.num_batches or 0
+    if own_epochs:
+        adapter._get_iterator = partial(_epoch, x, adapter._get_iterator)
     if inspect.isgenerator(x):
         adapter.generator = elements = Replayed(adapter.generator())
         if not limited:
@@ -436,7 +459,32 @@ def _examples(
         dataset = adapter.get_tf_dataset()
     if not isinstance(dataset.element_spec, tuple):
         dataset = dataset.map(lambda features: (features,))
+    if _has_sparse(dataset.element_spec):
+        dataset = dataset.map(_dense)
     return dataset, None, steps
+
+
+def _epoch(examples: Any, batches: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Yield the batches of one epoch of a PyDataset, then call its `on_epoch_end`."""
+    yield from batches()
+    examples.on_epoch_end()
+
+
+def _has_sparse(structure: Any) -> bool:
+    """Return whether a structure has a sparse matrix or tensor, or the specification of one."""
+    values = importlib.import_module("keras").tree.flatten(structure)
+    names = {kind.__name__ for value in values for kind in type(value).__mro__}
+    return not names.isdisjoint({"SparseTensor", "SparseTensorSpec", "_spbase", "spmatrix"})
+
+
+def _dense(*element: Any) -> Any:
+    """Return an element of a dataset with dense tensors in place of sparse ones."""
+    tf = importlib.import_module("tensorflow")
+
+    def converted(value: Any) -> Any:
+        return tf.sparse.to_dense(value) if isinstance(value, tf.SparseTensor) else value
+
+    return importlib.import_module("keras").tree.map_structure(converted, element)
 
 
 def _count_generator(elements: Replayed, name: str) -> int:

@@ -25,8 +25,10 @@ from .data import Data
 from .fit import Recorder, recording
 from .keras_optimizer import KerasOptimizer
 from .structure import weight_names
-from .training_metrics import TrainingMetrics
+from .training_metrics import TrainingMetrics, numbers
 
+_EXAMPLES = 2
+"""Size of the batch with which the model is used first."""
 _TRAINING = ("evaluate", "train_on_batch", "test_on_batch")
 _STEPS = ("train_step", "test_step", "predict_step", "make_train_function", "make_test_function")
 
@@ -76,9 +78,8 @@ class KerasModel:
         self.model = model
         self._optimizer_begin = optimizer_begin
         self._optimizer = KerasOptimizer(model.optimizer, optimizer_begin)
-        self.example, results, update = build_model(model, data)
+        self.example, _, update = build_model(model, data)
         refuse_parts(model, uneven)
-        refuse_results(results)
         self.metrics = TrainingMetrics(model, update)
         seed_generator = importlib.import_module("keras.src.random.seed_generator")
         self._seed = seed_generator.global_seed_generator().state
@@ -117,7 +118,7 @@ class KerasModel:
             outputs = _outputs(model, features, training)
             if mode == "infer":
                 if isinstance(outputs, list | tuple):
-                    outputs = dict(zip(model.output_names, outputs, strict=True))
+                    outputs = self._named(outputs)
                 return {"predictions": outputs}
             loss = model._compute_loss(features, labels, outputs, sample_weight, training=training)
             examples = tf.shape(self._keras.tree.flatten(features)[0])[0]
@@ -145,7 +146,7 @@ class KerasModel:
         with self._scope([(variable, state.read_value()) for variable, state in states]):
             metrics = {
                 name: (value, updates)
-                for name, value in model.get_metrics_result().items()
+                for name, value in numbers(model.get_metrics_result())
                 if name != "loss"
             }
         return {"loss": loss, "eval_metric_ops": metrics}
@@ -161,6 +162,13 @@ class KerasModel:
         for weight in self.model.weights:
             weight.assign(reader.get_tensor(self._names[id(weight)]))
         self.model.optimizer.iterations.assign(step - self._optimizer_begin)
+
+    def _named(self, outputs: Sequence[Any]) -> Any:
+        """Return several outputs by their names, which subclassed models do not have."""
+        names = getattr(self.model, "output_names", None)
+        if names:
+            return dict(zip(names, outputs, strict=True))
+        return tuple(outputs)
 
     def _unused(self, tf: Any) -> list[tuple[Any, Any]]:
         """Return constants for the states of metrics in a training step.
@@ -243,17 +251,23 @@ def check_model(model: Any) -> None:
     refuse_model(model)
 
 
-def build_model(model: Any, data: Data) -> tuple[Any, Mapping[str, Any], Callable[[], None]]:
-    """Use a compiled model once, on zeros, which creates its weights and metrics.
+def build_model(model: Any, data: Data) -> tuple[Any, list[str], Callable[[], None]]:
+    """Use a compiled model once, on examples of zeros, which creates its weights and metrics.
 
-    Returns the features of two examples, the metrics by name, and a function that adds these
+    Returns the features of these examples, the names of the metrics, and a function that adds the
     examples to all metrics.
     """
-    batch = {name: _zeros(data.types[name], shape) for name, shape in data.shapes.items()}
-    features, labels, weights = data.structured(batch)
+    keras = importlib.import_module("keras")
+    features, labels, weights = data.structured(data.example(_EXAMPLES))
+    example = features
     outputs = _outputs(model, features, training=False)
+    count = len(keras.tree.flatten(outputs))
+    if count == _EXAMPLES:
+        # Keras would distribute the rows of the labels over as many outputs.
+        features, labels, weights = data.structured(data.example(count + 1))
+        outputs = _outputs(model, features, training=False)
     loss = model._compute_loss(features, labels, outputs, weights, training=False)
-    results = model.compute_metrics(features, labels, outputs, weights)
+    names = list(model.compute_metrics(features, labels, outputs, weights))
     model.reset_metrics()
 
     def update() -> None:
@@ -262,7 +276,7 @@ def build_model(model: Any, data: Data) -> tuple[Any, Mapping[str, Any], Callabl
         model._loss_tracker.update_state(loss, sample_weight=2)
         model.compute_metrics(features, labels, outputs, weights)
 
-    return features, results, update
+    return example, names, update
 
 
 def _outputs(model: Any, features: Any, training: bool) -> Any:
@@ -270,19 +284,6 @@ def _outputs(model: Any, features: Any, training: bool) -> Any:
     if model._call_has_training_arg:
         return model(features, training=training)
     return model(features)
-
-
-def _zeros(kind: Any, shape: Any) -> Any:
-    """Return a batch of two examples in which every unknown dimension is one.
-
-    Texts are empty.
-    """
-    import numpy
-
-    sizes = [2, *(size or 1 for size in shape.as_list())]
-    if kind == tensorflow().string:
-        return numpy.full(sizes, "", str)
-    return numpy.zeros(sizes, kind.as_numpy_dtype)
 
 
 # Features of Keras without effect in a run, or with another one, are refused by name, never
@@ -375,6 +376,12 @@ def refuse_model(model: Any) -> None:
         raise _without_effect("run_eagerly=True")
     if model.steps_per_execution != 1:
         raise _without_effect(f"steps_per_execution={model.steps_per_execution}")
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False) and layer is not model:
+            what = (
+                f"the layer {layer.name} is stateful, but the batches of a run are not consecutive"
+            )
+            raise DeclarationError(what, fix="Remove stateful.")
     if (strategy := getattr(model, "_distribute_strategy", None)) is not None:
         raise DeclarationError(
             f"the model was created under {type(strategy).__name__}",
@@ -395,11 +402,6 @@ def refuse_parts(model: Any, uneven: bool) -> None:
                 fix="Use another data type.",
             )
     for layer in model._flatten_layers():
-        if getattr(layer, "stateful", False) and layer is not model:
-            what = (
-                f"the layer {layer.name} is stateful, but the batches of a run are not consecutive"
-            )
-            raise DeclarationError(what, fix="Remove stateful.")
         if getattr(layer, "synchronized", False) and layer.trainable:
             raise DeclarationError(
                 f"the layer {layer.name} is synchronized (statistics over all workers), "
@@ -452,14 +454,6 @@ def calling_layer() -> Any:
             return owner
         frame = frame.f_back
     return None
-
-
-def refuse_results(results: Any) -> None:
-    """Raise DeclarationError if a metric returns several numbers."""
-    for name, value in results.items():
-        if len(getattr(value, "shape", ())):
-            what = f"the metric {name} returns {value.shape[0]} numbers, but a run records one"
-            raise DeclarationError(what, fix="Return their mean.")
 
 
 def _may_use_keras(folder: RunFolder) -> bool:

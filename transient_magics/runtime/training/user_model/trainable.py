@@ -43,15 +43,15 @@ from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...phases import Phase, Phases
 from ...tf.graph_mode import tensorflow
-from ..reproducibility import Generators, fingerprint_examples, seeded
+from ..reproducibility import VOCABULARIES, Generators, fingerprint_examples, seeded
 from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, ServingGraph, Texts
 from ..usercode import run_program
+from . import preprocessing
 from .data import Data, keep_as_constants
 from .fit import Fit, Recorder, may_continue
 from .keras_model import build_model, check_model, declared_only, refuse_callbacks
 from .replay import Ending, Replay
-from .structure import is_text, leaves, name_of, unique
-from .tables import repeat_in_graphs
+from .structure import is_text, leaves, name_of, read_arrays, unique, write_arrays
 
 if TYPE_CHECKING:
     from .keras_model import KerasModel
@@ -146,22 +146,37 @@ class OwnModel:
             self._examples, inputs, batch, fit.batched if fit else None, labelled=not fit
         )
         self.batch = self._data.batch or _BATCH
+        self.learned: Mapping[str, Any] = {}
+        """Arrays that the model's preprocessing layers learned from data (preprocessing.py)."""
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:
             from .keras_model import KerasModel
 
+            stored = folder.checkpoints / preprocessing.FILE
+            if stored.exists():
+                preprocessing.restore(model, read_arrays(stored))
             self.keras_model = KerasModel(
                 model, self._data, spec.batching != "uniform", optimizer_begin
             )
             self._model_fn = self.keras_model
+            self.learned = preprocessing.learned(model)
 
     def prepare(self) -> None:
         """Do nothing: the definition is complete."""
 
     def fingerprint(self) -> dict[str, str]:
-        """Return the fingerprint of the examples."""
-        return self._examples.fingerprint()
+        """Return the fingerprint of the examples and of the model's vocabularies."""
+        parts = self._examples.fingerprint()
+        if vocabularies := preprocessing.fingerprint(self.learned):
+            parts[VOCABULARIES] = vocabularies
+        return parts
+
+    def keep_vocabularies(self, checkpoints: Path) -> None:
+        """Write what the model's preprocessing layers learned beside its checkpoints."""
+        if self.learned:
+            checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_arrays(checkpoints / preprocessing.FILE, self.learned)
 
     def continued(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values of the checkpoint of `step` with which variables continue.
@@ -381,6 +396,9 @@ def _replay(
 ) -> Replay:
     def build(fit: Fit) -> Iterable[str]:
         check_model(fit.model)
+        stored = folder.checkpoints / preprocessing.FILE
+        if stored.exists():
+            preprocessing.restore(fit.model, read_arrays(stored))
         if spec.mode == "sync" and spec.workers > 1:
             fit = fit.shared(spec.workers)
         inputs = [tensor.shape for tensor in getattr(fit.model, "inputs", None) or ()]
@@ -394,7 +412,7 @@ def _replay(
 def _prepare_keras() -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     keep_as_constants()
-    repeat_in_graphs()
+    preprocessing.repeat_in_graphs()
 
 
 def _rows(values: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...tf.graph_mode import tensorflow
@@ -20,6 +20,20 @@ _MOST = 2048
 """Numbers of one variable that are still sent: a confusion matrix of 45 classes."""
 _STATES = (3, 5)
 """Values with which it is tried whether a variable is a sum."""
+
+
+def numbers(results: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield metrics as single numbers: `f1_score_0`, `f1_score_1` where one has several."""
+    ops = importlib.import_module("keras").ops
+    for name, result in results.items():
+        # A result may be a variable, whose value in the present scope counts.
+        value = ops.convert_to_tensor(result)
+        if not len(value.shape):
+            yield name, value
+            continue
+        values = ops.reshape(value, [-1])
+        for number in range(math.prod(value.shape)):
+            yield f"{name}_{number}", values[number]
 
 
 class TrainingMetrics:
@@ -67,8 +81,9 @@ class TrainingMetrics:
         for state in self._sums:
             change = scope.get_current_value(state) - tf.constant(self._begin[id(state)])
             parts.append(tf.reshape(tf.cast(change, tf.float32), [-1]))
+        named = dict(numbers(results)) if self._averaged else {}
         for name in self._averaged:
-            value = tf.cast(self._tensor(results[name]), tf.float32)
+            value = tf.cast(named[name], tf.float32)
             parts.append(tf.reshape(value * rows, [1]))
         return tf.concat(parts, 0)
 
@@ -95,9 +110,8 @@ class TrainingMetrics:
         """Return the results of the metrics where these variables have these values."""
         states = [(state, self._tensor(value, state.dtype)) for state, value in values]
         with self._scope(state_mapping=states):
-            results = self._model.get_metrics_result()
-            # A result may be a variable, whose value in the scope counts.
-            return {name: float(self._tensor(value)) for name, value in results.items()}
+            results = dict(numbers(self._model.get_metrics_result()))
+            return {name: float(value) for name, value in results.items()}
 
     def _changes(self, update: Callable[[], object], value: int) -> list[Any]:
         """Return what an update adds to each variable, where all have this value."""
