@@ -64,8 +64,8 @@ class Epochs:
         """Call the callbacks before the first step, with the epochs that are over already."""
         past: list[tuple[int, Mapping[str, float]]] = []
         for event in jsonl.read(self._folder.events):
-            if event.get("kind") == TrainEpoch.kind:
-                values = cast("dict[str, Any]", event)
+            values = cast("dict[str, Any]", event)
+            if event.get("kind") == TrainEpoch.kind and values["step"] > self._trainable.begin:
                 past.append((values["epoch"], values["logs"]))
         return self._calls.begin(self._fit.initial_epoch, past)
 
