@@ -165,7 +165,7 @@ async def measured(
             return await asyncio.to_thread(_speeds, paths) or None
         case "riskiest":
             return await asyncio.to_thread(_risks, state) or None
-        case "youngest" | "dearest":
+        case "youngest" | "costliest":
             return {}
 
 
