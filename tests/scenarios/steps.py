@@ -484,8 +484,8 @@ class Steps:
         state, at = self.state, self.clock.now
         if state.over:
             return
-        if state.due and not state.relocation:
-            self._look_at_deadline(state.due)
+        if state.deadline_run and not state.relocation:
+            self._look_at_deadline(state.deadline_run)
         answering = [vm.name for vm in state.living if vm.state == "ready"]
         situation = Situation(at, state, answering=answering, here=state.seat)
         for decision in decide(situation):

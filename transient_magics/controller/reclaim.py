@@ -79,7 +79,7 @@ class Reclaims:
                 self._refused.discard(name)
                 self._recorder.note(_task(name), "")
         reclaim = self._state.reclaim
-        if reclaim is None or self._state.phase == "deleting" or at >= reclaim.wanted.until:
+        if reclaim is None or self._state.phase == "deleting" or at >= reclaim.request.until:
             return
         if reclaim.answered:
             for name in reclaim.answered.vms:
@@ -130,8 +130,8 @@ class Reclaims:
             :number
         ]
         if asked == "ask":
-            until = reclaim.wanted.until - min(
-                _AHEAD_SECONDS, _AHEAD_PART * (reclaim.wanted.until - now())
+            until = reclaim.request.until - min(
+                _AHEAD_SECONDS, _AHEAD_PART * (reclaim.request.until - now())
             )
             self._recorder.record(events.ReclaimProposed(vms=vms, reason=reason, until=until))
         else:

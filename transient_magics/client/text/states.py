@@ -176,7 +176,7 @@ def ending_words(state: ClusterState, now: float) -> str:
         return ""
     clauses = []
     if state.unused_since:
-        lacking = "without a parameter server" if state.active_run else "without a run"
+        lacking = "without a parameter server" if state.current_or_next_run else "without a run"
         workers = state.unused_since + spec.idle_seconds - now
         everything = state.unused_since + spec.idle_end_seconds - now
         if workers > 0:

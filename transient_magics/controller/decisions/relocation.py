@@ -107,7 +107,7 @@ def meant(
         raise ClusterError(
             f"{known.name} does not move while {holding[0]} has VMs of it", fix="Wait for its end."
         )
-    if state.steered is not None or state.due:
+    if state.steered is not None or state.deadline_run:
         what = f"{known.name} does not move while a deadline decides which workers it has"
         raise ClusterError(
             what, fix="Name the zones in which it may have them with %%train --zones."

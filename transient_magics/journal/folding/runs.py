@@ -39,7 +39,7 @@ from ...protocol.vm_events import (
 from .. import events as e
 from ..deadlines import DeadlineState
 from ..events import Event
-from ..state import ClusterState, RunState, WorkerState, unknown_run
+from ..state import ClusterState, EvaluatedPart, RunState, WorkerState, unknown_run
 from .rules import Rules, changed, put, with_work
 
 rules = Rules()
@@ -250,8 +250,8 @@ def _(state: ClusterState, event: TrainEvaluated) -> ClusterState:
     # A run may be evaluated again after it is over.
     metrics = {**event.metrics, **dict.fromkeys(event.undefined, math.nan)}
     evaluations = _longer(run.evaluations, (event.at, event.step, metrics), MARKS)
-    of = event.examples, event.complete, event.of, event.endless
-    run = changed(run, metrics=metrics, evaluated=of, evaluations=evaluations, unevaluated=None)
+    part = EvaluatedPart(event.examples, event.complete, event.of, event.endless)
+    run = changed(run, metrics=metrics, evaluated=part, evaluations=evaluations, unevaluated=None)
     return put(state, run)
 
 

@@ -101,7 +101,7 @@ class Runs(Works[RunSpec]):
             if training := self._training(self.fleet, run):
                 self._give(training, run, state)
         if state.phase == "deleting":
-            if state.active_run:
+            if state.current_or_next_run:
                 tick.tasks.do("end", self.end_all)
         elif (run := to_check(state)) and (training := self._training(self.fleet, run)):
             training.find_server(state.serving)
