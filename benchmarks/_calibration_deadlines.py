@@ -160,7 +160,7 @@ def dollars(deadline: float, rng: np.random.Generator) -> Trial | None:
     try:
         plan = deadline_cost(
             choice, known, steps, deadline, seed=int(rng.integers(2**31)), runs=PLANNED, others=()
-        ).wanted
+        ).requested
     except PlanError:
         return None
     came = paid(choice, workload, steps, deadline, world, world.run_effect(rng), rng)

@@ -643,5 +643,5 @@ async def test_a_chief_decides_nothing_for_the_controller(home: Path, monkeypatc
         told = [each for each in recorded if each.kind == "controller.trouble"]
         assert [each.step for each in recorded if each.kind == "train.progress"] == [5]  # and known by kind and time
         assert len(recorded) == len(told) + 1
-        assert "a VM does not tell 'cluster.resized'" in told[0].what
+        assert "a VM does not report 'cluster.resized'" in told[0].what
         assert len(told) == 1  # told once, whatever comes

@@ -272,7 +272,7 @@ class Controller:
                 access,
                 self._tasks,
                 self._agent_line,
-                self._reclaims.told,
+                self._reclaims.note_wanted_back,
             )
             for works in self._works.values():
                 works.take_charge(fleet, self._tasks)
@@ -292,7 +292,7 @@ class Controller:
                 at = lookup.corrected_now(access.engine.ahead)
                 for works in self._works.values():
                     works.demand(at)
-                self._reclaims.look(self._tasks, fleet, at)
+                self._reclaims.advance(self._tasks, fleet, at)
                 self._save_agreement()
                 self._apply(fleet, self._situation(at, access, fleet))
                 fleet.update_links()

@@ -351,7 +351,7 @@ class ClusterState:
         default_factory=dict[str, tuple[tuple[int, float, float], ...]]
     )
     """Earlier places of each work, each with begin and end."""
-    held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    held_back: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Runs that wait although they have enough workers.
 
     For each: what it waits for (check, memory, link), and why, a clause.
@@ -498,7 +498,7 @@ class ClusterState:
                 error=UnknownWorkError,
             )
 
-    def taken(self, kind: str, name: str, *, owner: str | None = None) -> str:
+    def name_conflict(self, kind: str, name: str, *, owner: str | None = None) -> str:
         """Return why new work of this kind cannot have `name`, in one sentence; empty if it can.
 
         `owner`: the study or bag to which the work belongs (default: the one that requested work of
@@ -510,7 +510,7 @@ class ClusterState:
 
     def refuse_taken(self, kind: str, name: str) -> None:
         """Raise NameTakenError if other work of the cluster has or reserves the name."""
-        if why := self.taken(kind, name):
+        if why := self.name_conflict(kind, name):
             raise NameTakenError(why, fix="Choose another --name.")
 
     def _owner(self, name: str) -> str:

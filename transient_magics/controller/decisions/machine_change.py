@@ -67,8 +67,8 @@ def asked(
         raise ClusterError(what, fix=there)
     if vm.role != WORKER:
         raise ClusterError(f"{name} is no worker, and is not stopped", fix=there)
-    wanted = machine_type.strip().lower() or vm.rented_as
-    if vm.change and vm.change.machine_type == wanted:
+    requested_type = machine_type.strip().lower() or vm.rented_as
+    if vm.change and vm.change.machine_type == requested_type:
         return None
     if vm.state != "ready" or vm not in state.serving:
         raise ClusterError(
@@ -89,7 +89,7 @@ def asked(
     if state.seconds_left(now) < least_boot_seconds(spec, vm.accelerator):
         raise ClusterError(f"{name} would not answer again before the end of {spec.name}")
     kind = vm.accelerator or "cpu"
-    entry, part = smaller_machine(kind, vm.rented_as, wanted)
+    entry, part = smaller_machine(kind, vm.rented_as, requested_type)
     if entry.machine_type == vm.machine_type:
         raise DeclarationError(f"{name} is {vm.machine_type} already", where="--machine-type")
     first = vm.stretches[0]

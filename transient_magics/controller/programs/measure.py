@@ -77,7 +77,7 @@ async def measure(spec: MeasureSpec, folder: Path) -> str:
                 return over
             if await _stopped(folder, due):
                 return "it was stopped"
-            found = await _look(access, spec)
+            found = await _list_vms(access, spec)
             write_sightings(folder, found)
             _write_traces(spec, folder)
             if found:
@@ -100,7 +100,7 @@ async def _stopped(folder: Path, until: float) -> bool:
     return True
 
 
-async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
+async def _list_vms(access: Access, spec: MeasureSpec) -> list[Sighting]:
     try:
         await access.reopen()
         # The check also measures the difference between this machine's clock and Compute Engine's.

@@ -439,7 +439,7 @@ class Fleet:
 
     def advance_machine_changes(self) -> None:
         """Take the next step for VMs whose machine type changes."""
-        self._restarts.look()
+        self._restarts.advance()
 
     # ---------------------------------------------------------------- polls
 

@@ -114,7 +114,7 @@ def _(run: RunState, event: WorkerLeft) -> _Changes:
 
 def begin(name: str, spec: Mapping[str, object], at: float) -> RunState:
     """Return the state of a run that was declared at a moment (seconds since 1970)."""
-    fields = checks.known(RunSpec, spec)
+    fields = checks.known_fields(RunSpec, spec)
     fields.pop("name", None)
     run = replace(unknown_run(name, **fields), declared_at=at)
     if run.spec.finish_by:
@@ -179,7 +179,9 @@ def _(state: ClusterState, event: TrainProgress) -> ClusterState:
     }
     if run.deadline:
         machines = _machines(state, run)
-        changes["deadline"] = run.deadline.told(event.at, event.step, machines, state.clock.rate)
+        changes["deadline"] = run.deadline.progressed(
+            event.at, event.step, machines, state.clock.rate
+        )
     if run.spec.prep:
         waited = (*run.preparation.waited, (event.at, min(event.waiting, 1.0)))
         changes["preparation"] = replace(run.preparation, waited=waited[-WAITED:])
