@@ -180,7 +180,7 @@ def test_a_line_is_of_its_run_its_time_and_its_kinds_and_what_is_wrong_is_said()
         (late, line(time=NOW + DAY + 1)), (early, line(time=NOW - DAY - 1)),
         ("a train.started event of another run", line(run="run-2")),
         ("a VM does not report 'vm.deleted'", line(kind="vm.deleted")),
-        ("a VM does not report 7", line(kind=7)), ("a VM does not tell 'vm.traffic'", line(**agent)),
+        ("a VM does not report 7", line(kind=7)), ("a VM does not report 'vm.traffic'", line(**agent)),
         ("step: -1 is less than 0", line(step=-1)), ("no JSON object", b"7"),
     ):  # fmt: skip
         with pytest.raises(ValueError) as refused:  # noqa: PT011 (compared below)

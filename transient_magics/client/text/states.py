@@ -43,7 +43,7 @@ def leaves_at(vm: VmState) -> float:
 
 def replacements(state: ClusterState) -> dict[str, VmState]:
     """Return by the name of a VM the first VM that replaced it or will replace it."""
-    return {vm.replaces: vm for vm in reversed(state.vms.values()) if vm.replaces}
+    return {vm.replaces: vm for vm in reversed([*state.vms.values()]) if vm.replaces}
 
 
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:

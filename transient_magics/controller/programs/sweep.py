@@ -245,8 +245,8 @@ async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[st
     closed = [vm for vm in orphans if LABEL in vm.labels and _identity(vm) not in spared]
     clusters = {(vm.labels[LABEL], vm.labels.get(ID_LABEL, "")) for vm in closed}
     for name, identity in sorted(clusters):
-        # The cloud cuts long descriptions, so they are not compared for equality.
-        is_of_cluster = partial(same_owner, whole=rule_description(name, identity))
+        # Only owners are compared: the rest of a description differs from rule to rule.
+        is_of_cluster = partial(same_owner, rule_description(name, identity))
         found = await access.engine.firewall.find(is_of_cluster)
         await access.engine.firewall.remove(found)
 
