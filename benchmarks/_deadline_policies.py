@@ -84,7 +84,7 @@ def windows(series: Sequence[Open], steps: int, every: int) -> Windows:
     begins = [(index, start) for index, values in enumerate(series)
               for start in range(0, len(values) - steps + 1, every)]  # fmt: skip
     if not begins:
-        raise PlanError(f"No trace lasts {steps * GRID / 3600:g} hours", fix="Take longer traces.")
+        raise PlanError(f"All traces are shorter than {steps * GRID / 3600:g} hours", fix="Use longer traces.")
     return Windows(
         np.array([series[index][start : start + steps] for index, start in begins]),
         np.array([index for index, _ in begins]),

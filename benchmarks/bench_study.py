@@ -107,7 +107,7 @@ def as_study(cluster: Cluster, trials: int, steps: int, workers: int) -> float:
     took = time.monotonic() - began
     known = study.state.trials
     leased = next(each.at for each in cluster.events("cluster.leased") if isinstance(each, events.ClusterLeased))
-    ended = max(trial.told_at for trial in known.values())
+    ended = max(trial.ended_at for trial in known.values())
     stepping = sum(in_steps(run) for number in known for run in study.trial(number).runs)
     say("study: share of its workers' time within trials' steps", stepping / workers / (ended - leased), "", ">= 0.85")
     say("study: seconds of steps of a trial, mean", stepping / trials, "s")
@@ -198,7 +198,8 @@ def seconds_of(cluster: Cluster, name: str, how: str, trials: int, steps: int, n
     rates = ",".join(str(round(0.05 + 0.01 * number, 2)) for number in range(trials))
     study = declare_study(
         source=PROBLEM.replace("NUMBERS", str(numbers)), cluster=cluster, name=name, train_steps=steps,
-        over=f"learning_rate={rates}", objective="max accuracy", per_vm=1 if how == ALONE else trials,
+        over=f"learning_rate={rates}", objective="max "
+                                                 "accuracy", per_vm=1 if how == ALONE else trials,
         share_input=how == SHARED, model="resnet", hparams_set="resnet_digits", problem="sorted_digits",
         hparams=f"batch_size={BATCH}", pace_seconds=PACE, prep_threads=2, check=False,
         eval_batches=1,

@@ -68,6 +68,27 @@ _LINES = {
 """The line that people type for a sub-command."""
 
 
+# The introductions of pages.
+_EVENTS = """\
+An event is a line of the journal, the file `journal.jsonl` in the cluster's folder.
+`cluster.events()` returns the events. Each event has the fields `seq` (its number), `time`
+(nanoseconds since 1970, UTC) and `kind`, and the fields below. A version of the package ignores
+events of a kind that is unknown to it, and keeps them in the file.
+
+In the descriptions, a clause is a text without a period, such as `the time limit of 24 h`. `ps-0`
+is the VM of the first parameter server.
+"""
+_ERRORS = """\
+All errors are in `transient_magics.errors`. A cell shows an error as one sentence without a
+traceback. In Python, errors are exceptions with the attributes `what` (the problem), `where` and
+`fix`. In the list, each error is a subclass of the error above it with a smaller indent.
+"""
+_PYTHON = """\
+`import transient_magics as tm` makes the following classes and functions available. Each is
+imported when it is first used.
+"""
+
+
 def write(folder: Path) -> None:
     """Write the pages of the reference into `folder`, where they have changed."""
     folder.mkdir(exist_ok=True)
@@ -98,8 +119,8 @@ def _options() -> Iterator[str]:
     """The overview of all commands, a row for each."""
     yield "# Commands and options"
     yield ""
-    yield "Every magic prints the same with `-h`. In a terminal, `transient train FILE.py` takes the options of"
-    yield "`%%train`, and so on. The {ref}`index <genindex>` lists every option."
+    yield "To show the options of a command, add `-h`. The commands of a terminal have the same options:"
+    yield "`transient train FILE.py` has those of `%%train`. The {ref}`index <genindex>` lists all options."
     yield ""
     yield "| command | what it does |"
     yield "|---|---|"
@@ -155,10 +176,9 @@ def _option(option: Option) -> Iterator[str]:
 def _events() -> Iterator[str]:
     yield "# Events"
     yield ""
-    yield "The lines of `journal.jsonl`, as `cluster.events()` gives them. Each has `seq`, `time` (nanoseconds since"
-    yield "1970, UTC) and `kind` besides its own fields. A version that does not know a kind keeps and ignores it."
-    of_work = [(f"Of {KINDS[kind]}s", module) for kind, module in parts("events").items()]
-    for title, module in (("Of the controller", of_controller), ("Of the VMs", of_vms), *of_work):
+    yield from _EVENTS.splitlines()
+    of_work = [(f"Events of a {KINDS[kind]}", module) for kind, module in parts("events").items()]
+    for title, module in (("Events of the controller", of_controller), ("Events of the VMs", of_vms), *of_work):
         yield from ("", f"## {title}")
         for kind in sorted(kind for kind, event in kinds().items() if event.__module__ == module.__name__):
             event = kinds()[kind]
@@ -177,8 +197,7 @@ def _type(annotation: object) -> str:
 def _errors() -> Iterator[str]:
     yield "# Errors"
     yield ""
-    yield "All are in `transient_magics.errors`. In a cell they show one sentence and no traceback; in Python they are"
-    yield "exceptions with `what`, `where` and `fix`. An error is also what stands above it, at a smaller indent."
+    yield from _ERRORS.splitlines()
     yield ""
     yield from _branch(errors.TransientError, 0)
 
@@ -194,7 +213,7 @@ def _branch(error: type[errors.TransientError], depth: int) -> Iterator[str]:
 def _python() -> Iterator[str]:
     yield "# Python"
     yield ""
-    yield "`import transient_magics as tm` gives these; each is imported when it is first used."
+    yield from _PYTHON.splitlines()
     for name in transient_magics.__all__:
         if name in ("__version__", "errors"):
             continue
@@ -215,19 +234,22 @@ def _intervals(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> Iter
     goals = [row["holds"] for row in rows if row["holds"] is not None]
     yield "# How often intervals hold"
     yield ""
-    yield "Each figure with an interval names a range that is to hold in nine of ten cases. This table says how"
-    yield "often it does in simulation. Where speeds matter, runs differ by 2 to 6 %, VMs by 1 to 5 %, and speed varies"
-    yield "in time by 1 to 5 %, correlated over 30 s, 10 min, 30 min or 2 h. The estimators do not know these figures."
-    yield "The goal of a row is that the interval holds in 85 to 95 % of its trials, and its median width is at most"
-    yield "1.5 times that of the best possible interval, which knows the laws of the world."
-    yield "`benchmarks/bench_calibration.py` prints the table again."
+    yield "Each displayed interval should contain the result in 90 of 100 cases. This table shows"
+    yield "how often it does in simulation. Where speeds matter, runs differ by 2 to 6%, VMs by 1"
+    yield "to 5%, and speed varies over time by 1 to 5%, correlated over 30 s, 10 min, 30 min or"
+    yield "2 h. The estimators do not know these numbers."
     yield ""
-    yield "The last column has the same rows, in the same simulated worlds, with the code before intervals were mended"
-    yield "(commit 84c3c249): 150 trials of plans and forecasts, 400 of all others. Rows without a figure there had no"
-    yield "interval, one of something else (dollars of forecasts), or were not measured."
+    yield "The goal of a row has two parts. The interval contains the result in 85 to 95% of the"
+    yield "trials. Its median width is at most 1.5 times that of the best possible interval,"
+    yield "which knows these numbers. `benchmarks/bench_calibration.py` measures the table again."
     yield ""
-    yield f"Of {len(goals)} rows with a goal {sum(goals)} meet it."
-    yield "Nothing of the table was measured on Google's service."
+    yield "The last column has the same simulations with earlier code (commit 84c3c249): 150"
+    yield "trials for plans and forecasts, 400 for all others. Rows without a figure in that"
+    yield "column had no interval, had an interval of something else (dollars of forecasts), or"
+    yield "were not measured."
+    yield ""
+    yield f"Of {len(goals)} rows with a goal, {sum(goals)} meet it."
+    yield "Nothing in this table was measured on Google Cloud."
     for interval, group in groupby(sorted(rows, key=lambda row: row["interval"]), lambda row: row["interval"]):
         yield from ("", f"## {interval[0].upper()}{interval[1:]}", "")
         yield "| measured before | holds | width / best | trials | goal | holds, before |"

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,7 +45,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 _BUSY = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("same", derandomize=True, **_BUSY)
 # A quick run sees the first of them.
-hypothesis.settings.register_profile("quick", derandomize=True, max_examples=25, **_BUSY)
+hypothesis.settings.register_profile("quick", derandomize=True, max_examples=10, **_BUSY)
 hypothesis.settings.register_profile("explore", max_examples=1000, **_BUSY)
 hypothesis.settings.load_profile("same")
 
@@ -71,6 +72,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 Emulate = Callable[..., AbstractContextManager[str]]
 
 NOT_QUICK = ("training", "browser", "slow")
+_NOTHING_QUICK = re.compile(rf"^pytestmark = .*\bmark\.(?:nightly|{'|'.join(NOT_QUICK)})\b", re.MULTILINE)
+"""A line that marks all tests of a file."""
 BROWSER = "tests/browser/"
 DURATIONS = TESTS / "durations.json"
 """Seconds of each test file that takes long, as `--store-durations` measured them in a whole run."""
@@ -99,8 +102,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Folders in which nothing is quick are not even imported."""
-    return True if config.getoption("--quick") and collection_path in (TESTS / "browser", TESTS / "faults") else None
+    """In a quick run, leave out folders and files in which nothing is quick: they are not even imported."""
+    if not config.getoption("--quick"):
+        return None
+    if collection_path.suffix == ".py" and _NOTHING_QUICK.search(collection_path.read_text(encoding="utf-8")):
+        return True
+    return True if collection_path in (TESTS / "browser", TESTS / "faults") else None
 
 
 class _Lanes(LoadFileScheduling):
@@ -286,10 +293,16 @@ def emulate(tmp_path_factory: pytest.TempPathFactory) -> Emulate:
 
 
 @pytest.fixture(scope="session")
-def calm(emulate: Emulate) -> Iterator[str]:
-    """The state directory of an emulator, to be `TRANSIENT_MAGICS_EMULATOR` where a test only asks how its weather is.
+def url(emulate: Emulate) -> Iterator[str]:
+    """The URL of an emulator that tests share.
 
-    Nobody makes VMs in it, nor changes its weather: it is there for all.
+    They make no VMs in it and restore its weather, and the tests of a file use buckets that no other file names.
     """
     with emulate() as url:
-        yield emulator.about(url)["state"]
+        yield url
+
+
+@pytest.fixture(scope="session")
+def calm(url: str) -> str:
+    """The state directory of the shared emulator: `TRANSIENT_MAGICS_EMULATOR` for tests that only read its weather."""
+    return emulator.about(url)["state"]

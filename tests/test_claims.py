@@ -102,8 +102,8 @@ def said(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         return html.unescape(text)  # outputs are HTML
-    if path.suffix != ".py":
-        return text
+    if path.suffix != ".py" or not (SURE.search(text) or SAVED.search(text)):
+        return text  # no need to parse what claims nothing anywhere
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.end_lineno:

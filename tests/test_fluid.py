@@ -92,7 +92,7 @@ def test_the_notebook_runs_in_a_short_form(home: Path, tmp_path: Path) -> None:
         each.source = LENGTHS.sub(SHORT, each.source)
     runner_of(notebook, tmp_path).execute()
     said = [str(each.get("outputs", "")) for each in notebook.cells]
-    assert any("(from the surrogate)" in each and "does not guess" in each for each in said)
+    assert any("(from the surrogate)" in each and "does not extrapolate" in each for each in said)
     assert any("90% intervals hold" in each and "two phases" in each for each in said)
     assert sum("image/png" in each for each in said) == 2
 

@@ -26,7 +26,8 @@ PYTEST = ("-m", "pytest", "--nightly", "-n", "2", "--dist", "loadfile", "--no-lo
 
 PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "faults": ((*PYTEST, "tests/faults"),),
-    "stories": ((*PYTEST, "-m", "nightly", "--ignore=tests/faults", "tests"),),
+    "stories": ((*PYTEST, "-m", "nightly", "--ignore=tests/faults", "--ignore=tests/zoo", "tests"),),
+    "zoo": ((*PYTEST, "-m", "nightly", "--dist", "load", "tests/zoo"),),
     "mutants": (("tools/mutants.py", "--jobs", "3"),),
     "mutation": (("benchmarks/bench_mutation.py",),),
     "simulations": (("benchmarks/bench_simulation.py",),),

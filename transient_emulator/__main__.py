@@ -213,7 +213,7 @@ def _listen(port: int | None, earlier_url: str) -> int:
                     f"the emulator cannot listen on port {number}: {error.strerror}",
                     fix="Choose another --port.",
                 ) from error
-    raise AssertionError("there is always a port to try")
+    raise AssertionError("the list of ports must not be empty")
 
 
 def _lock(state: Path) -> int:
@@ -232,7 +232,9 @@ def _lock(state: Path) -> int:
             return descriptor
     url = find(state).get("url", "")
     raise UnreachableError(
-        f"an emulator serves {state} already", where=url, fix="Use that one, or another --state."
+        f"another emulator already serves {state}",
+        where=url,
+        fix="Use that one, or another --state.",
     )
 
 

@@ -98,7 +98,7 @@ def about(url: str) -> dict[str, Any]:
     finally:
         connection.close()
     if answer.status != 200:
-        raise UnreachableError(f"the emulator refuses: {content}", where=url)
+        raise UnreachableError(f"the emulator refused the request: {content}", where=url)
     return content
 
 

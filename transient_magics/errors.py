@@ -297,7 +297,7 @@ def install_extra(extra: str) -> str:
 def checked_answer(answer: dict[str, Any]) -> dict[str, Any]:
     """Return a controller's answer to a command; raise the error that it reports instead."""
     if not answer.pop("ok", False):
-        raise from_message({"error": "The controller refused", **answer}, ClusterError)
+        raise from_message({"error": "The controller refused the command", **answer}, ClusterError)
     return answer
 
 

@@ -127,7 +127,7 @@ def load(kind: str, part: str) -> ModuleType:
     """
     found = find(kind, part)
     if found is None:
-        raise ModuleNotFoundError(f"{KINDS[kind].package} has no {part}")
+        raise ModuleNotFoundError(f"the package {KINDS[kind].package} has no module {part}")
     return found
 
 

@@ -230,10 +230,10 @@ function bagSection(send, first) {
     setAttribute(state, "data-tone", PHASES[bag.phase] ?? "quiet");
     setText(about, bag.about);
     setText(words, bag.words);
-    setAttribute(bar, "aria-valuemax", bag.wanted);
+    setAttribute(bar, "aria-valuemax", bag.planned);
     setAttribute(bar, "aria-valuenow", bag.results);
     setAttribute(bar, "aria-valuetext", bag.words);
-    fill.style.width = `${bag.wanted ? (100 * bag.results) / bag.wanted : 0}%`;
+    fill.style.width = `${bag.planned ? (100 * bag.results) / bag.planned : 0}%`;
     for (const [name, key] of keys) {
       key.set(count(name).toLocaleString("en-US"));
       key.node.hidden = !count(name);

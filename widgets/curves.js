@@ -96,8 +96,25 @@ export function drawings(curves, { byStep, smoothing, log }, said) {
     loss: { x, curves: smooth, marks, log, said: said.loss ?? number(last(curves.loss)) },
     speed: { x, curves: [...band, ...speeds], marks: shared, fromZero: true,
       said: `${said["steps/s"] ?? number(last(curves.speed))}${fast ? `, expected ${curves.below ? `${number(fast * curves.below)} to ` : ""}${number(fast)}` : ""}` },
+    metrics: byEpoch(curves.epochs, byStep),
     batch: varies(curves.workers, "batch") && { x, ...ofWorkers("batch", "examples or tokens"), marks: shared, fromZero: true },
     staleness: varies(curves.workers, "staleness") && { x, ...ofWorkers("staleness", "steps of others meanwhile"), marks: shared, fromZero: true },
+  };
+}
+
+/** The metrics of training and validation data by epoch, beside the loss, which has a chart of its own.
+ * @param {import("./snapshot").Epoch[]} epochs @param {boolean} byStep */
+function byEpoch(epochs, byStep) {
+  const names = [...new Set(epochs.flatMap(({ metrics }) => Object.keys(metrics)))]
+    .filter((name) => !["loss", "val_loss", "learning_rate"].includes(name));
+  const shown = names.filter((name) => !name.startsWith("val_")).slice(0, MOST_LINES / 2)
+    .flatMap((name) => [name, `val_${name}`]).filter((name) => names.includes(name));
+  if (!shown.length) return null;
+  return {
+    x: epochs.map(({ time, step }) => (byStep ? step : time)), marks: [], named: true, said: "by epoch",
+    curves: shown.map((name, index) => ({
+      label: name, values: epochs.map(({ metrics }) => metrics[name] ?? null), colour: WORKER_COLOURS[index],
+    })),
   };
 }
 

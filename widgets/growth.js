@@ -19,6 +19,7 @@ export function grown(base, tail) {
     time: joined(base.time, tail.time), step: joined(base.step, tail.step), loss: joined(base.loss, tail.loss),
     speed: joined(base.speed, tail.speed), expected: tail.expected, workers: Object.fromEntries(workers),
     unnamed: tail.unnamed, end: tail.end, split: tail.split ?? null, marks: tail.marks ?? base.marks,
+    epochs: tail.epochs ?? base.epochs,
   };
 }
 

@@ -227,6 +227,13 @@ export interface Columns {
   workers: Record<string, OfWorker>;
 }
 
+/** The end of an epoch of `model.fit`: seconds since 1970, step, and metrics as Keras names them. */
+export interface Epoch {
+  time: number;
+  step: number;
+  metrics: Record<string, Figure>;
+}
+
 /** The data of a run's charts.
  *
  * Below the share `below` of the possible speed the run is called slow (0: never). `width` is the
@@ -246,6 +253,7 @@ export interface Curves {
   end: End | null;
   split: Split | null;
   marks: Mark[];
+  epochs: Epoch[];
 }
 
 /** Curves that are sent now and then; the latest has the highest `number`. */
@@ -263,13 +271,14 @@ export interface Base {
   end: End | null;
   split: Split | null;
   marks: Mark[];
+  epochs: Epoch[];
   number: number;
 }
 
 /** Rows since a base, which replace its rows from row `keep` on.
  *
- * `expected` has all rows. `split` is the present one. `marks` are there if they differ from the
- * base's. */
+ * `expected` has all rows. `split` is the present one. `marks` and `epochs` are there if they
+ * differ from the base's. */
 export interface Tail {
   time: number[];
   step: number[];
@@ -283,6 +292,7 @@ export interface Tail {
   end: End | null;
   split: Split | null;
   marks?: Mark[];
+  epochs?: Epoch[];
 }
 
 /** The speeds of a run whose curves are not drawn, for the lanes of its workers.
@@ -430,7 +440,7 @@ export interface BagVm {
 
 /** A bag.
  *
- * `results` of `wanted` results are there. `per_result` is in US dollars. `counts` has the number
+ * `results` of `planned` results are there. `per_result` is in US dollars. `counts` has the number
  * of points in each state. `more` VMs have no row. `tried_words` is empty without a surrogate. */
 export interface Bag {
   name: string;
@@ -438,7 +448,7 @@ export interface Bag {
   words: string;
   about: string;
   results: number;
-  wanted: number;
+  planned: number;
   cost_words: string;
   per_result: Figure;
   ends: string;

@@ -110,6 +110,7 @@ export function trainingSection(send, focus) {
   const charts = {
     loss: lineChart("loss", axis, { height }),
     speed: lineChart("steps per second", axis, { height }),
+    metrics: lineChart("metrics", axis, { height }),
     ...(focus ? { batch: lineChart("mini-batch", axis, { height: 120 }), staleness: lineChart("staleness", axis, { height: 120 }) } : {}),
   };
   const looks = { byStep: false, smoothing: 0, log: false };

@@ -121,7 +121,7 @@ def test_a_tolerance_of_an_output_that_no_job_returns_ends_it_with_the_name() ->
     state = fold(state, b.BagResult(bag="bag-1", job=0, attempt=1, returned={"energy": 1.0}, seconds=1.0))
     told = end(state)
     assert told is not None
-    assert told.reason == "--until names pressure, and the jobs return energy"
+    assert told.reason == "--until names pressure, but the jobs return energy"
 
 
 def test_short_jobs_go_to_young_vms_and_saving_points_follow_the_age_of_the_vm() -> None:
@@ -181,12 +181,12 @@ def test_a_job_is_told_when_its_process_ends_that_does_not_hear_of_its_time_out(
     for name, content in ((layout.BAG, spec.to_dict()), (layout.LIFETIMES, REVOKED.to_dict())):
         (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
     (tmp_path / layout.CELL).write_text("def job(x): return {'y': x}", encoding="utf-8")
-    driver, submitted = Driver(tmp_path), list[tuple[Any, ...]]()
+    driver, submitted = Driver(tmp_path), list[dict[str, Any]]()
     driver.state = proposed(spec, 1)
     here = SimpleNamespace(workers={"a": SimpleNamespace(name="worker-0", address="tls://a")}, born={})
-    client = SimpleNamespace(submit=lambda *given, **how: submitted.append(given))
+    client = SimpleNamespace(submit=lambda *given, **how: submitted.append(how))
     driver._begin(0, "worker-0", (), cast("Any", here), cast("Any", client))
-    assert submitted[0][-1] == told
+    assert submitted[0]["most"] == told
 
 
 async def test_a_job_whose_vm_is_taken_goes_on_from_what_it_saved_last(
@@ -215,8 +215,10 @@ async def test_a_job_whose_vm_is_taken_goes_on_from_what_it_saved_last(
         async def __aexit__(self, *_: object) -> None:
             """Close nothing."""
 
-        def submit(self, function: Any, *arguments: object, **_: object) -> Any:
-            submitted.append(inspect.signature(function).bind(*arguments).arguments)
+        def submit(self, function: Any, *arguments: object, **options: object) -> Any:
+            names = inspect.signature(function).parameters
+            named = {name: value for name, value in options.items() if name in names}
+            submitted.append(inspect.signature(function).bind(*arguments, **named).arguments)
             return SimpleNamespace(done=lambda: False, release=lambda: None)
 
     def worker(name: str, address: str) -> Any:

@@ -49,7 +49,7 @@ def test_over_two_parameters_it_is_what_the_surrogate_says_and_blank_where_that_
         point = {"density": across[column], "temperature": up[line]}
         if mean is None:
             silent += 1
-            with pytest.raises(PlanError, match="lies outside"):
+            with pytest.raises(PlanError, match="is outside of the computed points"):
                 surrogate(**point)
         else:
             said: Any = surrogate(**point)
@@ -77,20 +77,23 @@ def test_of_more_parameters_two_are_axes_and_the_others_are_held(four: tuple[Sur
     ("asked", "said"),
     [
         ({}, "4 parameters have no value. Write plot\\(over=\\('x', 'n'\\), salt=…, b=…\\)"),
-        ({"over": ("x", "n")}, "salt is no axis and has no value. Write plot\\(over=\\('x', 'n'\\), salt=…, b=…\\)"),
-        ({"over": ("x", "q")}, "'q' is no parameter of this bag. It has x, n, salt, b"),
         (
-            {"over": ("x", "x"), "held": {"n": 1, "salt": 0.5, "b": 1}},
-            "x cannot be an axis and have a value, or be two",
+            {"over": ("x", "n")},
+            "'salt' is neither an axis nor has a value. Write plot\\(over=\\('x', 'n'\\), salt=…, b=…\\)",
         ),
-        ({"over": ("x",), "held": {"x": 1, "n": 1, "salt": 0.5, "b": 1}}, "x cannot be an axis and have a value"),
-        ({"held": {"n": 1, "salt": 3, "b": 1}}, "salt=3 is not of this bag. It takes salt=0.0:1.0"),
-        ({"held": {"n": 1, "salt": 0.5, "b": 3}}, "b=3 is not of this bag. It takes b=1,2,5"),
-        ({"held": {"n": 1, "salt": "none", "b": 1}}, "salt=none is not of this bag"),
-        ({"outputs": ("q",), "over": ("x",)}, "n is no axis"),
+        ({"over": ("x", "q")}, "'q' is not a parameter of this bag. Its parameters are x, n, salt, b"),
         (
-            {"outputs": ("q",), "held": {"n": 1, "salt": 0.5, "b": 1}},
-            "'q' is no output of this bag. It has energy, heat",
+            {"over": ("x", "x"), "fixed": {"n": 1, "salt": 0.5, "b": 1}},
+            "'x' is given twice. Name it once",
+        ),
+        ({"over": ("x",), "fixed": {"x": 1, "n": 1, "salt": 0.5, "b": 1}}, "'x' is given twice"),
+        ({"fixed": {"n": 1, "salt": 3, "b": 1}}, "salt=3 is outside of the space of this bag. Use salt=0.0:1.0"),
+        ({"fixed": {"n": 1, "salt": 0.5, "b": 3}}, "b=3 is outside of the space of this bag. Use b=1,2,5"),
+        ({"fixed": {"n": 1, "salt": "none", "b": 1}}, "salt=none is outside of the space of this bag"),
+        ({"outputs": ("q",), "over": ("x",)}, "'n' is neither an axis"),
+        (
+            {"outputs": ("q",), "fixed": {"n": 1, "salt": 0.5, "b": 1}},
+            "'q' is not an output of this bag. Its outputs are energy, heat",
         ),
     ],
 )

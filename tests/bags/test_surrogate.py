@@ -82,11 +82,11 @@ def test_it_answers_within_the_data_and_says_where_it_is_from(learnt: Surrogate)
     ]
     assert said == ["0.6881 ± 0.0041", "2071 ± 13", "1e-09 ± 3e-11"]
     for wrong, why in (
-        ({"density": 1.2, "temperature": 1.0}, "lies outside of what was computed"),
+        ({"density": 1.2, "temperature": 1.0}, "is outside of the computed points"),
         ({"density": 1.2, "temperature": 1.0}, '%%bag --over "density=1.2 temperature=1.0" --jobs 1 --surrogate none'),
-        ({"density": float("nan"), "temperature": 1.0}, "lies outside of what was computed"),
+        ({"density": float("nan"), "temperature": 1.0}, "is outside of the computed points"),
         ({"density": 0.7}, "'temperature' is missing"),
-        ({"density": 0.7, "temperature": 1.1, "salt": 1}, "'salt' is no parameter of this bag"),
+        ({"density": 0.7, "temperature": 1.1, "salt": 1}, "'salt' is not a parameter of this bag"),
         ({"density": "dense", "temperature": 1.1}, "density must be a number"),
     ):
         with pytest.raises(PlanError, match=re.escape(why)):
@@ -212,7 +212,7 @@ def test_an_array_that_says_that_it_has_more_numbers_than_the_file_is_given_no_m
 
 
 def test_an_array_that_says_that_it_has_fewer_numbers_than_the_file_is_refused() -> None:
-    with pytest.raises(ValueError, match="not as large as it says"):
+    with pytest.raises(ValueError, match="its size does not match its header"):
         read_arrays(archive("a.npy", headed("(2,)", bytes(24))))
 
 
@@ -341,7 +341,7 @@ def test_predictions_are_judged_with_each_results_own_error() -> None:
 
 
 def test_too_few_results_teach_nothing() -> None:
-    with pytest.raises(PlanError, match="5 results are too few to learn from"):
+    with pytest.raises(PlanError, match="5 results are too few for a surrogate"):
         learn(SPACE, computed(5))
 
 

@@ -26,7 +26,7 @@ def test_a_cluster_is_put_together_and_launched(lab: Lab, shots: Path) -> None:
     page.screenshot(path=shots / "declare.png")
 
     panel.get_by_label("How many").fill("0")
-    expect(panel.get_by_role("alert")).to_contain_text("a count is from 1 to 1000, not 0")
+    expect(panel.get_by_role("alert")).to_contain_text("a count must be from 1 to 1000, not 0")
     expect(panel.get_by_role("button", name="Launch")).to_be_disabled()
     panel.get_by_label("How many").fill("1")
     panel.get_by_role("button", name="Add workers").click()

@@ -172,7 +172,7 @@ def test_a_region_without_a_price_says_whose_it_takes(gpu: str, place: str, said
 
 def test_what_has_no_price_at_all_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transient_magics.catalog.prices._newest", lambda *asked: {})
-    with pytest.raises(DeclarationError, match="No price of t4 is known"):
+    with pytest.raises(DeclarationError, match="The price of t4 is unknown"):
         worker_price("t4", "us-central1-a")
 
 

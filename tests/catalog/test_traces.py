@@ -19,19 +19,19 @@ def test_a_file_tells_what_each_zone_had_and_begins_again_at_its_end() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("zone,gpu,seconds,available\na,v100,0,1\n", "no column 'gpus_per_vm'"),
+        ("zone,gpu,seconds,available\na,v100,0,1\n", "the column 'gpus_per_vm' is missing"),
         (HEADER.replace("available", "free") + "a,v100,1,0,1\n", "unknown column 'free'"),
         (HEADER, "no rows"),
-        (HEADER + "a,v100,1,0,1\na,v100,1,60,\na,v100,1,120,1\na,v100,1,180,\n", "row 3: a gap in the trace of a"),
+        (HEADER + "a,v100,1,0,1\na,v100,1,60,\na,v100,1,120,1\na,v100,1,180,\n", "row 3: the trace of a has an empty"),
         (HEADER + "a,v100,1,0,1\na,v100,1,60,0\n", "the trace of a has no end"),
-        (HEADER + "a,v100,1,5,1\na,v100,1,60,\n", "begins at 5 s, not at 0"),
-        (HEADER + "a,v100,1,0,1\na,v100,1,60,0\na,v100,1,60,\n", "row 4: 60 s does not come after 60 s"),
+        (HEADER + "a,v100,1,5,1\na,v100,1,60,\n", "must begin at 0 s, not at 5 s"),
+        (HEADER + "a,v100,1,0,1\na,v100,1,60,0\na,v100,1,60,\n", "row 4: seconds must increase, but 60 follows 60"),
         (HEADER + "a,v100,1,0,1.5\na,v100,1,60,\n", "row 2: available must be a whole number, not '1.5'"),
-        (HEADER + "a,v100,1,nan,1\na,v100,1,60,\n", "row 2: seconds must be a number from 0 on, not 'nan'"),
+        (HEADER + "a,v100,1,nan,1\na,v100,1,60,\n", "row 2: seconds must be a number of at least 0, not 'nan'"),
         (HEADER + "a,v100,1,0\n", "row 2 does not have 5 values"),
         (HEADER + "a,v100,1,0,1,9\n", "row 2 does not have 5 values"),
         (HEADER + "a,v,1,0,1\na,v,1,9,\nb,v,1,0,1\nb,v,1,9,\na,v,1,0,1\na,v,1,9,\n", "a:vx1 are not consecutive"),
-        (HEADER + ",v100,1,0,1\n,v100,1,60,\n", "row 2 lacks a zone or a GPU"),
+        (HEADER + ",v100,1,0,1\n,v100,1,60,\n", "row 2 has no zone or no GPU"),
     ],
 )  # fmt: skip
 def test_a_broken_file_is_refused_in_a_sentence_that_names_it_and_what_is_wrong(text: str, said: str) -> None:

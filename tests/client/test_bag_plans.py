@@ -46,7 +46,7 @@ def test_a_bag_is_planned_by_policy_and_type() -> None:
     )
     assert sum(line.startswith(">") for line in said.splitlines()) == 1
     assert max(map(len, said.splitlines())) < 110
-    with pytest.raises(PlanError, match="An interval is of hours, dollars or failed"):
+    with pytest.raises(PlanError, match="An interval needs hours, dollars or failed"):
         found.best.interval("luck")
 
 
@@ -74,7 +74,7 @@ def test_a_line_is_read_as_the_client_takes_it() -> None:
     for wrong, said in (
         ("cpux4 --bag --jobs 30", "--bag needs --job-time"), ("--bag --jobs 3 --job-time 1h", "--bag needs a SPEC"),
         ("cpux4 --workload w --train-steps 5 --jobs 3", "--jobs needs --bag"),
-        ("cpux4 --bag --jobs 0 --job-time 1h", "--jobs takes a whole number from 1 on"),
+        ("cpux4 --bag --jobs 0 --job-time 1h", "--jobs must be a whole number of at least 1"),
     ):  # fmt: skip
         with pytest.raises(DeclarationError, match=said):
             arguments.parse("plan", arguments.split(wrong))
@@ -84,11 +84,12 @@ def test_a_line_is_read_as_the_client_takes_it() -> None:
     ("asked", "said"),
     [
         ({"job_time": "3h:1h"}, "The range 3h:1h is empty"), ({"job_time": "soon"}, "Invalid duration 'soon'"),
-        ({"job_time": "k80=1h"}, "--job-time has no time of a CPU"), ({"job_time": None}, "needs --job-time"),
+        ({"job_time": "k80=1h"}, "--job-time has no time for the CPU"), ({"job_time": None}, "needs --job-time"),
         ({"jobs": None}, "needs --jobs"), ({"jobs": 10**9}, "needs --jobs"), ({"spec": ""}, "needs VMs"),
-        ({"revocations": 3}, "planned with lifetimes, not with a number"),
+        ({"revocations": 3}, "needs lifetimes, not a number"),
         ({"policy": "hope"}, "Unknown policy 'hope'"),
-        ({"spare": 2.0}, "--spare is a share"), ({"workload": "icac19/resnet-32"}, "A bag has no workload"),
+        ({"spare": 2.0}, "--spare must be from 0 to 1"),
+        ({"workload": "icac19/resnet-32"}, "A plan for a bag cannot have a workload"),
         ({"bag": False, "workload": "icac19/resnet-32"}, "--jobs and --job-time need --bag"),
         ({"provisioning_model": "cheap"}, "Unknown provisioning model 'cheap'"),
     ],

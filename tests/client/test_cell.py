@@ -41,7 +41,10 @@ def test_a_cell_that_brings_what_it_uses_passes(source: str) -> None:
     ("source", "said"),
     [
         ("x = 1\ny = (1,\n", "cell line 3: '(' was never closed"),
-        ("import os\n!pip install x\n", "cell line 3: invalid syntax. Lines with % and ! work in notebooks only"),
+        (
+            "import os\n!pip install x\n",
+            "cell line 3: invalid syntax. Remove lines with % and !, because VMs run plain Python",
+        ),
         ("def f():\n  return 1\n return 2\n", "cell line 4: unindent"),
         ("\x00", "null bytes"),
         ("  \n", "has no body"),
@@ -87,7 +90,9 @@ def test_in_a_file_lines_are_the_files_own() -> None:
 
 def test_a_module_beside_the_notebook_must_be_sent_along(tmp_path: Path) -> None:
     (tmp_path / "helpers.py").write_text("", encoding="utf-8")
-    with pytest.raises(CellError, match=r"cell line 2: 'helpers' is next to the notebook.*--include helpers\.py"):
+    with pytest.raises(
+        CellError, match=r"cell line 2: the module 'helpers' is next to the notebook.*--include helpers\.py"
+    ):
         check("import helpers\n", folder=tmp_path)
     check("import helpers\n", folder=tmp_path, include=included(["helpers"], tmp_path))
 
@@ -102,7 +107,7 @@ def test_what_is_included_exists_and_is_not_huge(tmp_path: Path) -> None:
         included(["helper"], tmp_path)
     with (tmp_path / "package" / "data").open("wb") as file:
         file.truncate(300 * 2**20)
-    with pytest.raises(DeclarationError, match="larger than 200 MB"):
+    with pytest.raises(DeclarationError, match="more than 200 MB"):
         included(["package"], tmp_path)
 
 
@@ -131,7 +136,7 @@ def test_links_are_included_as_what_they_lead_to_and_count_with_its_size(
         copy([str(project)], target)
     with (elsewhere / "large").open("wb") as file:
         file.truncate(300 * 2**20)
-    with pytest.raises(DeclarationError, match=r"data/large', the included files are larger than 200 MB"):
+    with pytest.raises(DeclarationError, match=r"data/large', the included files have more than 200 MB"):
         included(["project"], tmp_path)
     (elsewhere / "large").unlink()
     monkeypatch.setattr(payload, "MOST_FILES", 5)
@@ -157,7 +162,7 @@ def test_the_limit_holds_while_files_grow(tmp_path: Path, monkeypatch: pytest.Mo
     paths = included(["growing"], tmp_path)
     (tmp_path / "growing" / "log").write_bytes(bytes(101))
     (tmp_path / "sent").mkdir()
-    with pytest.raises(DeclarationError, match=r"With '.*/growing/log', the included files are larger than"):
+    with pytest.raises(DeclarationError, match=r"With '.*/growing/log', the included files have more than"):
         copy(paths, tmp_path / "sent")
     assert sum(path.stat().st_size for path in (tmp_path / "sent").rglob("*") if path.is_file()) <= 100
 
@@ -189,9 +194,9 @@ def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import asyncio\nawait asyncio.sleep(1)", "cell line 3: 'await' outside function. Only notebooks await"),
+        ("import asyncio\nawait asyncio.sleep(1)", "cell line 3: 'await' outside function. Only notebooks can await"),
         ("x = [\n    await y\n    for y in z\n]", "cell line 2: asynchronous comprehension"),
-        ("async with a:\n    pass", "cell line 2: 'async with' outside async function. Only notebooks await"),
+        ("async with a:\n    pass", "cell line 2: 'async with' outside async function. Only notebooks can await"),
         ("if 1:\n    return 5", "cell line 3: 'return' outside function. The line is: return 5"),
         ("yield 1", "cell line 2: 'yield' outside function"),
         (
@@ -201,11 +206,14 @@ def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:
         ("x = 1\nbreak", "cell line 3: 'break' outside loop"),
         ("def f(a, a): pass", "cell line 2: duplicate argument 'a'"),
         ("def f():\n    global x\n    x = 1\n    nonlocal y", "cell line 5: no binding for nonlocal 'y' found"),
-        ("!ls", "cell line 2: invalid syntax. Lines with % and ! work in notebooks only"),
-        ("import os\nfiles = !ls *.py", "cell line 3: invalid syntax. Lines with % and ! work in notebooks only"),
-        ("%time f()", "Lines with % and ! work in notebooks only"),
-        ("spent = %time f()", "Lines with % and ! work in notebooks only"),
-        ("import os\nos.path?", "Lines with % and ! work in notebooks only"),
+        ("!ls", "cell line 2: invalid syntax. Remove lines with % and !, because VMs run plain Python"),
+        (
+            "import os\nfiles = !ls *.py",
+            "cell line 3: invalid syntax. Remove lines with % and !, because VMs run plain Python",
+        ),
+        ("%time f()", "Remove lines with % and !, because VMs run plain Python"),
+        ("spent = %time f()", "Remove lines with % and !, because VMs run plain Python"),
+        ("import os\nos.path?", "Remove lines with % and !, because VMs run plain Python"),
         ("x = 1 +", "cell line 2: invalid syntax. The line is: x = 1 +"),
         ("x = 'a\0b'", "null bytes"),
         ("  \n", "There is no code to run"),

@@ -125,7 +125,7 @@ def test_a_declaration_that_was_overtaken_moves_no_living_cluster_away(
         return take_lock(name)
 
     monkeypatch.setattr(launch, "_try_lock", overtaken)
-    with pytest.raises(NameTakenError, match="The cluster re exists already"):
+    with pytest.raises(NameTakenError, match="The cluster re already exists"):
         launch.make(client.specify(client.Declaration("cpux2", name="re")))
     assert Cluster("re").state.phase == "ready"
     assert len(list(places.past().iterdir())) == 1
@@ -143,7 +143,7 @@ def test_an_automatic_name_that_was_just_taken_is_passed_over(home: Path, monkey
     monkeypatch.setattr(launch, "make", overtaken)
     assert client.declare(client.Declaration("cpux2")).name == "cpux2-2"
     monkeypatch.setattr(launch, "make", overtaken)
-    with pytest.raises(NameTakenError, match="The cluster named exists already"):
+    with pytest.raises(NameTakenError, match="The cluster named already exists"):
         client.declare(client.Declaration("cpux2", name="named"))
 
 

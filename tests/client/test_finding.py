@@ -65,7 +65,7 @@ def test_a_mistyped_job_is_refused_with_the_nearest_of_any_cluster() -> None:
             (each / layout.SPEC).unlink()
 
 
-UNCLEAR = "No cluster is named, and this machine has 2: mine, theirs. Name one of them, such as --cluster theirs."
+UNCLEAR = "This machine has 2 clusters (mine, theirs), and none is named. Name one of them, such as --cluster theirs."
 CELL = "def job(x, seed): return {'y': x}"
 WAYS: dict[str, Callable[[], object]] = {
     "cluster": client.cluster,
@@ -123,7 +123,7 @@ def test_a_process_works_on_the_cluster_that_it_declared_or_attached_last() -> N
 
 @pytest.mark.usefixtures("two")
 def test_work_that_several_clusters_have_is_that_of_this_process() -> None:
-    several = "No cluster is named, and 2 have such work: mine, theirs. Name one of them, such as --cluster theirs."
+    several = "2 clusters have such work (mine, theirs), and none is named. Name one of them, such as --cluster theirs."
     assert refused(client.job, "job-1") == several
     assert refused(client.job) == several
     assert client.job("job-1", "mine").cluster.name == "mine"

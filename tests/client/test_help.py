@@ -125,8 +125,8 @@ def test_a_cell_with_one_line_shows_a_help(cell: str, shown: str, capsys: pytest
     ("cell", "message"),
     [
         ("%%train --train-steps 5", "The cell has no body"),
-        ("%%job", "A job runs a command"),
-        ("%transient_help emulator", "command of the terminal only.*Type: transient emulator -h"),
+        ("%%job", "A job needs a command"),
+        ("%transient_help emulator", "emulator works only in a terminal.*Type there: transient emulator -h"),
     ],
 )
 def test_a_cell_that_cannot_be_followed_is_refused_in_one_sentence(cell: str, message: str) -> None:

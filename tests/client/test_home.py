@@ -137,7 +137,7 @@ def test_a_trace_is_the_one_that_was_asked_for_and_not_that_of_last_time(
     monkeypatch.setattr(
         commands, "send", lambda *_: happen(cluster, events.TrainTraced(run="run-1", worker="worker-3"))
     )
-    with pytest.raises(TrainingError, match="The trace has not come here from the VM of the controller"):
+    with pytest.raises(TrainingError, match="The trace has not arrived from the VM of the controller"):
         run.profile(tmp_path / "step.json")
 
 
@@ -208,5 +208,5 @@ def test_a_surrogate_is_never_of_two_that_replace_each_other(cluster: Cluster, m
     coming.join()
     monkeypatch.setattr(handle_of_bags, "_LOOK_SECONDS", 0.0)
     put(bag, header, newer[1])
-    with pytest.raises(ClusterError, match="its arrays are those of another surrogate"):
+    with pytest.raises(ClusterError, match="the arrays belong to another surrogate"):
         _ = bag.surrogate

@@ -130,7 +130,7 @@ def test_what_is_typed_is_read_completed_and_explained(home: Path) -> None:
     assert "--base IMAGE" in str(arguments.parse("image", ["build", "-h"]).values["help"])
     with pytest.raises(DeclarationError, match=r"Unknown sub-command 'biuld' \(%transient_image\). Did you mean build"):
         arguments.parse("image", ["biuld"], called="%transient_image")
-    with pytest.raises(DeclarationError, match="takes a whole number from 10 on"):
+    with pytest.raises(DeclarationError, match="must be a whole number of at least 10"):
         arguments.parse("image", ["build", "--disk-gb", "5"])
     directory = places.private(places.build("stack"))
     (directory / "spec.json").write_text("{}", encoding="utf-8")

@@ -215,12 +215,12 @@ def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeyp
         one = JobSpec.from_dict(_declaration(cluster.run("make one", include=str(Path(__file__)), pip="einops")))
         assert (one.include, one.pip) == ((Path(__file__).name,), ("einops",)), "one alone needs no brackets"
         for wrong, why in (
-            ({"keep": "../out"}, "Invalid --keep: '../out' is no folder below"),
+            ({"keep": "../out"}, "Invalid --keep: '../out' is not a folder below"),
             ({"workers": 3}, "one has 2 workers, not 3"),
             ({"environment": {"LD_PRELOAD": "x"}}, "Invalid --environment: LD_PRELOAD cannot be set"),
             ({"include": ("nowhere.py",)}, ".nowhere.py. does not exist"),
             ({"timeout_seconds": -1.0}, "Invalid --job-timeout"),
-            ({"at_notice_seconds": 40.0}, r"Invalid --at-notice: 40.0 is not from 15.0 to 30.0"),
+            ({"at_notice_seconds": 40.0}, r"Invalid --at-notice: must be from 15.0 to 30.0, not 40.0"),
         ):
             with pytest.raises(DeclarationError, match=why):
                 cluster.run("make all", **wrong)

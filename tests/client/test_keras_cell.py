@@ -37,13 +37,13 @@ REFUSED = {
     "torch behind Keras": (
         'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras, torch\n' + FIT.replace("x, y", "1, 2"),
         "cell line 4: ",
-        "Keras computes with TensorFlow in a run",
+        "but Keras uses TensorFlow in a run",
         "Use keras.ops instead of torch",
     ),
     "a strategy": (
         "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n" + MODEL + FIT,
         "cell line 3: ",
-        "a run does not use MirroredStrategy",
+        "MirroredStrategy has no effect in a run",
         "Leave the strategy and its scope out",
     ),
     "a loop of the cell's own": (LOOP, "cell line 5: ", "GradientTape", "Call fit of a compiled Keras model"),
@@ -51,7 +51,7 @@ REFUSED = {
     "no compile": (
         MODEL.replace('model.compile("adam", "mse")\n', "") + FIT,
         "cell line 5: ",
-        "model is fitted, and was never compiled",
+        "model is fitted, but not compiled",
         "Write model.compile",
     ),
 }
@@ -98,6 +98,21 @@ def test_the_lines_behind_fit_are_named() -> None:
         "Lines 7 to 8 stand after model.fit and are not executed: continue in the next cell, with model = run.model()."
     ]
     assert keras_cell.notes(MODEL + FIT + behind, 0)[0].startswith("Lines 6 to 7")
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (f"{MODEL}history = {FIT}", "history"),
+        (f"{MODEL}if True:\n    found = {FIT}", "found"),
+        (f"{MODEL}{FIT}", ""),
+        (f"{MODEL}def train():\n    history = {FIT}train()\n", ""),
+        (f"scaler = Scaler().fit(x)\n{MODEL}{FIT}", ""),
+        (f"scaler = Scaler().fit(x)\n{MODEL}history = {FIT}", "history"),
+    ],
+)
+def test_the_name_of_what_fit_returns_is_found(source: str, name: str) -> None:
+    assert keras_cell.history_name(source) == name
 
 
 def test_another_backend_is_named() -> None:

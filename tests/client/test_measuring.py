@@ -107,11 +107,11 @@ def test_mistakes_are_one_sentence_and_nothing_is_begun(home: Path) -> None:
     assert "There are no measurements" in str(tm.measure())
     for values, said in (
         ({}, "needs --zones and --budget"),
-        ({"zones": [OPEN], "budget": 0.001}, "One request in 1 zone may cost"),
+        ({"zones": [OPEN], "budget": 0.001}, "A request in each of 1 zone may cost"),
         ({"zones": ["us-east1-x"], "budget": 1.0}, "unknown zone"),
-        ({"zones": ["us-west3-b"], "budget": 1.0, "gpu": "p100"}, "us-west3-b has no P100"),
+        ({"zones": ["us-west3-b"], "budget": 1.0, "gpu": "p100"}, "P100 is not available in us-west3-b"),
         ({"zones": [OPEN], "budget": 1.0, "gpu": "t5"}, "^Unknown GPU 't5'"),
-        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "my-own"}, "a minute or more"),
+        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "my-own"}, "must be at least a minute"),
     ):
         with pytest.raises(DeclarationError, match=said):
             tm.measure(**{"gpu": "t4", **values})  # type: ignore[arg-type]

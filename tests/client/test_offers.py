@@ -105,8 +105,11 @@ def test_groups_without_a_zone_go_where_their_gpu_is(spec: str, zone: str) -> No
 
 def test_a_dry_run_names_what_a_zone_does_not_have() -> None:
     said = str(preview(Declaration("p100@us-central1-a")))
-    assert "us-central1-a has no known P100. Take us-central1-c or us-central1-f." in said
-    assert "us-east5-a has no known N1 machines" in str(preview(Declaration("a100-80gb@us-east5-a")))
+    assert (
+        "P100s are not available in us-central1-a, according to the catalog. Use us-central1-c or us-central1-f."
+        in said
+    )
+    assert "N1 machines are not available in us-east5-a" in str(preview(Declaration("a100-80gb@us-east5-a")))
 
 
 def test_an_h100_boots_from_the_default_image_and_old_gpus_are_said_to_lack_cuda_13() -> None:

@@ -46,5 +46,5 @@ def test_a_cluster_in_a_project_needs_a_limit(no_cluster: None) -> None:
 
 
 def test_workers_and_a_cluster_exclude_each_other(no_cluster: None) -> None:
-    with pytest.raises(DeclarationError, match="Both k80x1 and --cluster are given"):
+    with pytest.raises(DeclarationError, match="k80x1 and --cluster cannot be used together"):
         own_cluster.train_on("k80x1", cluster="other", source=FIT)

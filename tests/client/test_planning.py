@@ -126,12 +126,12 @@ def test_what_was_learnt_stays_when_the_cluster_is_gone(home: Path) -> None:
         ({"workload": "icac19/resnet", "train_steps": 5}, "Did you mean icac19/resnet-32"),
         ({"workload": "run-7", "train_steps": 5}, "Unknown run or published workload 'run-7'"),
         ({"train_steps": 5}, "needs a workload"),
-        ({"workload": "icac19/resnet-32"}, "either the steps or a target"),
+        ({"workload": "icac19/resnet-32"}, "either --train-steps or --target"),
         ({**PUBLISHED, "spec": "k80x4", "revocations": "some"}, "the number of workers that are lost"),
         ({**PUBLISHED, "spec": "k80x4", "revocations": 4}, "leave none of 4"),
-        ({**PUBLISHED, "spec": "k80x4@us-east4-a"}, "us-east4-a has no known K80"),
-        ({**PUBLISHED, "spec": "k80x4", "ps": 0}, "More than one worker needs a parameter server"),
-        ({**PUBLISHED, "spec": "cpux4"}, "not known"),
+        ({**PUBLISHED, "spec": "k80x4@us-east4-a"}, "K80s are not available in us-east4-a"),
+        ({**PUBLISHED, "spec": "k80x4", "ps": 0}, "more than one worker needs a parameter server"),
+        ({**PUBLISHED, "spec": "cpux4"}, "is unknown"),
         ({**PUBLISHED, "spec": "h100x4", "provisioning_model": "standard"}, "as Spot only"),
         ({**PUBLISHED, "gpus": ("t4", "h100"), "provisioning_model": "standard"}, "as Spot only"),
         ({"workload": "icac19/resnet-32", "target": "accuracy>=0.9"}, "no learning curve"),
@@ -155,7 +155,7 @@ def test_options_are_read_as_the_client_takes_them() -> None:
     }  # fmt: skip
     assert isinstance(tm.plan(**command.values), Plan)
     for line, said in [
-        ("k80x4 --train-steps 5", "needs a --workload"),
+        ("k80x4 --train-steps 5", "needs --workload"),
         ("k80x4 --workload run-1", "--train-steps or --target"),
         ("k80y4 --workload run-1 --train-steps 5", "column 1"),
         ("--workload a/b --train-steps 5 --objective speed", "Unknown value 'speed' (--objective)"),
@@ -197,5 +197,5 @@ def test_lifetimes_that_were_observed_count_as_soon_as_they_are_enough(tmp_path:
 
 @pytest.mark.parametrize("include", ["helper.py", ("helper.py",)])
 def test_one_file_to_include_is_named_with_or_without_brackets(include: str | tuple[str, ...]) -> None:
-    with pytest.raises(DeclarationError, match=r"'helper\.py' is neither a file nor a folder here"):
+    with pytest.raises(DeclarationError, match=r"'helper\.py' is neither a file nor a folder"):
         tm.plan("k80x2", source="import helper\n", include=include, train_steps=100)

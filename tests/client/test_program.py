@@ -68,7 +68,7 @@ def test_help(words: list[str]) -> None:
     [
         (["cluster", "k80x"], "column 5"),
         (["cluster", "k80x4", "--wiat"], "Did you mean --wait?"),
-        (["cluster", "k80x4", "-o", "c"], "binds a handle in a notebook"),
+        (["cluster", "k80x4", "-o", "c"], "-o works only in notebooks"),
         (["train", "nothere.py", "--model", "a", "--hparams-set", "b", "--problem", "c", "--train-steps", "3"],
          "nothere.py cannot be read"),
     ],

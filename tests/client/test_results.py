@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from transient_magics.protocol.step_parts import EXPOSED
 from transient_magics.protocol.vm_events import (
     TrainBest,
     TrainCheckpoint,
+    TrainEpoch,
     TrainEvaluated,
     TrainFailed,
     TrainFinished,
@@ -154,6 +156,26 @@ def test_a_worker_is_lost_by_the_run_that_had_it_when_its_notice_came(run: clien
     assert trials.revocations(run.cluster.state) == {"run-1": 1}, "who has its place by now has lost nothing"
 
 
+def test_the_history_of_a_run_is_what_fit_returns(run: client.Run) -> None:
+    assert list(run.epochs().columns) == ["epoch", "step", "time"]
+    logs = [{"loss": 0.5, "val_loss": 0.75}, {"loss": 0.25}]
+    for epoch, values in enumerate(logs):
+        happen(
+            run,
+            (40 + epoch, TrainEpoch(run=run.name, epoch=epoch, step=30 * epoch + 30, logs=values, output=f"{epoch}\n")),
+        )
+    assert list(run.epochs()["loss"]) == [0.5, 0.25]
+    assert run.output() == "0\n1\n"
+    history = run.fit_history()
+    assert "waits for its end" in repr(history)
+    happen(run, (70, TrainFinished(run=run.name, step=60)))
+    assert history.epoch == [0, 1]
+    assert history.history["loss"] == [0.5, 0.25]
+    assert history.history["val_loss"][0] == 0.75
+    assert math.isnan(history.history["val_loss"][1])
+    assert set(history.params) == {"epochs", "steps"}
+
+
 def test_evaluations_are_a_table_and_runs_stand_beside_each_other(
     run: client.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +229,7 @@ def test_evaluations_are_a_table_and_runs_stand_beside_each_other(
     assert str(client.compare(*client.runs())).endswith("\nBest: run-0, accuracy 0.875 at step 70.")
     parsed = ElementTree.fromstring(panels.comparison_html(both))
     assert [each.text for each in parsed.findall(".//g/title")][-1] == "run-0: 0.875 at 70", "it is marked"
-    with pytest.raises(DeclarationError, match="compare takes runs"):
+    with pytest.raises(DeclarationError, match="The arguments of compare must be runs"):
         client.compare("run-1")  # type: ignore[arg-type]
 
 
@@ -331,10 +353,10 @@ def test_what_cannot_be_predicted_is_said_before_tensorflow_starts(run: client.R
     [
         (numpy.zeros((2, 8, 8)), None),
         (numpy.zeros((2, 8, 8, 1), "int64"), None),
-        (numpy.full((2, 8, 8, 1), 0.5), "has values that are not uint8"),
-        (numpy.full((2, 8, 8, 1), 256), "has values that are not uint8"),
-        (numpy.zeros((8, 8)), r"shape \(8, 8\), where a batch of \(any, any, 1\) is needed"),
-        (numpy.zeros((2, 8, 8, 3)), "is needed"),
+        (numpy.full((2, 8, 8, 1), 0.5), "has values that uint8 cannot represent"),
+        (numpy.full((2, 8, 8, 1), 256), "has values that uint8 cannot represent"),
+        (numpy.zeros((8, 8)), r"must be a batch of \(any, any, 1\), but has the shape \(8, 8\)"),
+        (numpy.zeros((2, 8, 8, 3)), "must be a batch of"),
     ],
 )
 def test_images_must_be_what_the_model_takes(array: numpy.ndarray, error: str | None) -> None:
@@ -386,7 +408,7 @@ def test_an_export_overwrites_nothing(run: client.Run, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="has no checkpoint yet"):
         run.export(tmp_path / "model")
     (tmp_path / "model" / "mine").touch()
-    with pytest.raises(TrainingError, match="something at this place already"):
+    with pytest.raises(TrainingError, match="already exists"):
         run.export(tmp_path / "model")
 
 
@@ -397,16 +419,16 @@ def test_a_keras_model_is_refused_by_name_before_tensorflow_comes(run: client.Ru
         encoding="utf-8",
     )
     with pytest.raises(
-        TrainingError, match=r"run-1 trains Tensor2Tensor's resnet, which is not a Keras model\. run.predict"
+        TrainingError, match=r"run-1 trains resnet of Tensor2Tensor, which is not a Keras model\. Use run.predict"
     ):
         run.model()
     declared.write_text(json.dumps({"name": "run-1", "train_steps": 9}), encoding="utf-8")
     with pytest.raises(TrainingError, match="has no checkpoint yet"):
         run.model()
-    with pytest.raises(TrainingError, match=r"model\.h5 is no name of a Keras model"):
+    with pytest.raises(TrainingError, match=r"model\.h5 is not a valid name of a Keras model"):
         run.model(tmp_path / "model.h5")
     (tmp_path / "model.keras").touch()
-    with pytest.raises(TrainingError, match="something at this place already"):
+    with pytest.raises(TrainingError, match="already exists"):
         run.model(tmp_path / "model.keras")
 
 
@@ -434,14 +456,18 @@ def test_without_the_training_stack_the_error_says_what_is_missing(
     (run.directory / "checkpoints" / "model.ckpt-7.index").touch()
     find = util.find_spec
     monkeypatch.setattr(util, "find_spec", lambda name, *more: None if name == "tensorflow" else find(name, *more))
-    with pytest.raises(TrainingError, match=r"tensorflow is not installed on this machine.*make venv"):
+    with pytest.raises(TrainingError, match=r"tensorflow is not installed here.*make venv"):
         run.export(tmp_path / "model")
     assert not list(tmp_path.glob("*model*"))
 
 
 @pytest.mark.parametrize(
     ("keep", "why"),
-    [(0, "0 is less than 1"), (-3, "-3 is less than 1"), ("many", "no whole number: 'many'")],
+    [
+        (0, "must be at least 1, not 0"),
+        (-3, "must be at least 1, not -3"),
+        ("many", "must be a whole number, not 'many'"),
+    ],
 )
 def test_how_many_checkpoints_stay_is_a_number_from_one_on(run: client.Run, keep: object, why: str) -> None:
     with pytest.raises(DeclarationError) as error:
@@ -466,8 +492,11 @@ def test_files_of_packages_go_into_the_runs_folder(
     assert fingerprint(new.directory) != before, "whoever agreed to the code agreed to this, too"
     monkeypatch.setattr(client.cell, "MOST_PACKAGES_BYTES", 100)
     for pip, said in (
-        ((str(tiny_wheel),), "larger than"),
-        ((str(tiny_wheel), str(shutil.copy2(tiny_wheel, tmp_path))), f"Two files have the name {tiny_wheel.name}"),
+        ((str(tiny_wheel),), "more than"),
+        (
+            (str(tiny_wheel), str(shutil.copy2(tiny_wheel, tmp_path))),
+            f"Two package files have the name {tiny_wheel.name}",
+        ),
     ):
         with pytest.raises(DeclarationError, match=said):
             client.train(source="", cluster=run.cluster, train_steps=5, pip=pip)
@@ -508,7 +537,7 @@ def test_a_run_that_is_over_says_what_it_does_not_have(
         run.evaluate()
     with pytest.raises(TrainingError, match=r"^run-1 has no checkpoint \(demo\)\.$"):
         run.export(run.directory / "model")
-    with pytest.raises(PlanError, match=r"^run-1 has failed already\.$"):
+    with pytest.raises(PlanError, match=r"^run-1 has already ended \(failed\)\.$"):
         run.forecast()
 
 
@@ -524,7 +553,7 @@ def test_going_on_to_where_a_run_already_is_is_refused(run: client.Run) -> None:
     (run.directory / "checkpoints").mkdir()
     (run.directory / "checkpoints" / "model.ckpt-80.index").write_text("", encoding="utf-8")
     happen(run, (20, TrainCheckpoint(run=run.name, step=80, path="checkpoints/model.ckpt-80")))
-    said = r"^run-1 of demo has made 80 steps already.*\(--train-steps\).*more than 80"
+    said = r"^run-1 of demo has already made 80 steps.*\(--train-steps\).*more than 80"
     with pytest.raises(DeclarationError, match=said):
         client.train(source="", cluster=run.cluster, train_steps=80, resume=run.name)
     happen(run, (30, events.ClusterDeleted()))

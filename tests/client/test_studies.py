@@ -264,12 +264,12 @@ def test_a_study_is_declared_with_what_suits_it(cluster: client.Cluster) -> None
     [
         ({"over": "lr=1:0"}, "Invalid --over: lr: the range is empty"),
         ({"objective": ""}, "Invalid --objective: a study needs one, as max accuracy"),
-        ({"objective": "agreement"}, "Invalid --objective: whether agreement is to be large or small is not known"),
+        ({"objective": "agreement"}, "Invalid --objective: the direction of agreement is unknown"),
         ({"repeat": 3, "pruner": "median"}, "Invalid --pruner: median cannot end some runs of a point that --repeat"),
         ({"sampler": "grid"}, "Invalid --sampler: grid needs choices or whole numbers"),
-        ({"over": "lr=1:2000:int", "sampler": "grid"}, "Invalid --trials: 2000 is not from 1 to 1000"),
+        ({"over": "lr=1:2000:int", "sampler": "grid"}, "Invalid --trials: must be from 1 to 1000, not 2000"),
         ({"workers": 9}, "tuning has 4 workers, not 9"),
-        ({"sampler": "gp"}, "torch is not installed (this study needs it)"),
+        ({"sampler": "gp"}, "The study needs torch, which is not installed"),
         ({"name": "run"}, "run-1, run-2 and so on are automatic names, and the trials of a study run would need them"),
         ({"name": "x" * 40}, f"Invalid --name: '{'x' * 40}' is longer than 33 characters"),
     ],
@@ -298,7 +298,7 @@ def test_names_of_a_studys_runs_are_its_own(cluster: client.Cluster) -> None:
     {"source": "", "model": "m", "hparams_set": "h", "problem": "p", "share_input": True},
 ])  # fmt: skip
 def test_a_run_of_no_study_shares_nothing(cluster: client.Cluster, how: dict[str, Any]) -> None:
-    with pytest.raises(DeclarationError, match="Only trials of a study share a VM and their input"):
+    with pytest.raises(DeclarationError, match="Only trials of a study can share a VM and their input"):
         client.train(train_steps=5, cluster=cluster, **how)
 
 

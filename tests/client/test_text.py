@@ -150,9 +150,10 @@ def test_how_a_run_reads_its_data_is_told() -> None:
         "20 blocks read again; 12 s waited for records"
     ) in text.status(state, bill(state, 1.0), 1.0)
     lost = TrainReread(run="run-1", worker="worker-2", blocks=20, bound=26)
-    detour = TrainDetour(run="run-1", worker="worker-1", reason="the VM may not use the bucket")
+    detour = TrainDetour(run="run-1", worker="worker-1", reason="the VM has no right to use the bucket")
     assert event_words(detour) == (
-        "run-1 reads records through ps-0, not directly from the bucket: the VM may not use the bucket (worker-1)"
+        "run-1 reads records through ps-0, not directly from the bucket: "
+        "the VM has no right to use the bucket (worker-1)"
     )
     assert event_words(lost) == "run-1 reads the 20 blocks of worker-2 again (26 at most)"
 

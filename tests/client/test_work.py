@@ -93,7 +93,7 @@ def test_every_handle_has_state_wait_await_stop_and_cost(cluster: tm.Cluster, se
     assert not handle.is_over()
     assert handle.directory.parents[1] == cluster.directory
     assert handle.cost() == Cost(subject=name, total=0.0)
-    with pytest.raises(TrainingError, match=f"{name} is not over after 0 s"):
+    with pytest.raises(TrainingError, match=f"{name} has not ended within 0 s"):
         handle.wait(timeout=0.01)
     waiting = handle.__await__()
     waiting.close()

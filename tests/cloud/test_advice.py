@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from scripted_api import PROJECT, Api, forever, refusal
 
-from tests.conftest import Emulate
 from tests.emulator.discovery import faults
 from transient_magics.cloud import ComputeEngine, Shape
 from transient_magics.cloud import advice as advice_module
@@ -28,12 +27,6 @@ SPEC = ClusterSpec(
     name="c", groups=(WorkerGroup("v100", 2),), zones=ZONES[:1], prices={"v100": LINE, "parameter-server": LINE},
     candidates={"v100": ZONES}, declared_at=1e9,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def url(emulate: Emulate) -> Iterator[str]:
-    with emulate() as url:
-        yield url
 
 
 @pytest.fixture

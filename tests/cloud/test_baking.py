@@ -203,7 +203,7 @@ async def test_a_vm_that_cannot_be_deleted_is_told(api: Api, engine: ComputeEngi
     Google(api, "ready: TensorFlow 2.21.0")
     api.on("DELETE", ITSELF, refusal(403, "forbidden", "Required 'compute.instances.delete' permission"))
     with pytest.raises(
-        CloudError, match="The image stack is there, but its VM image-stack-1a2b3c4d could not be deleted"
+        CloudError, match="The image stack was built, but its VM image-stack-1a2b3c4d could not be deleted"
     ):
         await bake(engine)
 
@@ -211,7 +211,7 @@ async def test_a_vm_that_cannot_be_deleted_is_told(api: Api, engine: ComputeEngi
 async def test_an_image_of_that_name_is_left_alone_and_no_vm_is_made(api: Api, engine: ComputeEngine) -> None:
     Google(api)
     api.on("GET", "global/images/stack", {"name": "stack"})
-    with pytest.raises(AlreadyExistsError, match="There is an image stack already"):
+    with pytest.raises(AlreadyExistsError, match="The image stack already exists"):
         await bake(engine)
     assert not api.asked("POST", ".*")
 

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import Emulate
 from tests.runtime.machine_room import isolated
 from transient_magics.cloud import CloudStorage
 from transient_magics.controller.programs.fetch import fetch
@@ -36,12 +35,6 @@ HOSTILE = (
     "a\\b",
     "run.json ",
 )
-
-
-@pytest.fixture(scope="module")
-def url(emulate: Emulate) -> Iterator[str]:
-    with emulate() as url:
-        yield url
 
 
 @pytest.fixture
@@ -99,7 +92,7 @@ async def test_what_is_larger_than_it_says_is_not_downloaded(
     monkeypatch.setattr(storage, "download", watched)
     answer = await fetch(storage, STORE, tmp_path / "home")
     assert answer["steps"] == [7]
-    assert ["not what the manifest says" in why or "is missing" in why for why in answer["refused"]] == [True, True]
+    assert ["differs from the manifest" in why or "is missing" in why for why in answer["refused"]] == [True, True]
     assert not [name for name in downloaded if name.endswith(("8.index", "9.index", "metrics.jsonl"))]
     monkeypatch.setattr("transient_magics.runtime.files.manifest.MOST_BYTES", 100)
     for step in (7, 8):

@@ -188,9 +188,9 @@ async def test_a_policy_that_demands_os_login_is_named_with_its_remedy(
 ) -> None:
     message = f"Constraint constraints/{policy} violated for project {PROJECT}."
     api.on("POST", f"zones/{ZONE}/instances", refusal(412, "conditionNotMet", message))
-    with pytest.raises(AccessError, match=f"The organization policy {policy} of project {PROJECT} forbids it") as told:
+    with pytest.raises(AccessError, match=f"policy {policy} of project {PROJECT} forbids the request") as told:
         await engine.insert(wanted)
-    assert "OS Login would ignore" in told.value.fix
+    assert "OS Login ignores" in told.value.fix
     assert f"for an exception from {policy}" in told.value.fix
 
 

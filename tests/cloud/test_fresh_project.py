@@ -155,7 +155,7 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
         ask(url, {"mend": [name for name in every if name != policy]})
         (finding,) = [answer for name, answer in (await said()).items() if name == f"organization policy {policy}"]
         assert finding.fix
-        await refused(AccessError, f"The organization policy {policy} of project {PROJECT} forbids it")
+        await refused(AccessError, f"The organization policy {policy} of project {PROJECT} forbids the request")
         ask(url, {"lack": list(every)})
     mend(*[name for name in every if name != "compute.disableGuestAttributesAccess"])
 

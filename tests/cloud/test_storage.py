@@ -13,19 +13,12 @@ from google.api_core.exceptions import Forbidden
 from google_hosts import mounted
 from scripted_api import Api, refusal
 
-from tests.conftest import Emulate
 from tests.emulator.discovery import faults
 from transient_magics.cloud import CloudStorage, Reach, bounded_token
 from transient_magics.errors import AccessError, AlreadyExistsError, ChangedError, GoneError, UnreachableError
 from transient_magics.runtime.files.bucket import Bucket
 
 BUCKET = "some-results"
-
-
-@pytest.fixture(scope="module")
-def url(emulate: Emulate) -> Iterator[str]:
-    with emulate() as url:
-        yield url
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_api import Api, refusal
 
-from tests.conftest import Emulate
 from transient_magics import catalog
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
@@ -29,12 +28,11 @@ def listed(kind: str, **zones: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_the_emulator_has_what_the_catalog_says(emulate: Emulate) -> None:
-    with emulate() as url:
-        async with ComputeEngine("emulated-project", url) as engine:
-            assert await engine.zones_with(V100) == set(catalog.zones_with("v100"))
-            assert await engine.zones_with(Shape("a2-highgpu-1g")) >= set(catalog.zones_with("a100"))
-            assert await find_zones(SPEC, engine) is None, "so nothing has to be changed"
+async def test_the_emulator_has_what_the_catalog_says(url: str) -> None:
+    async with ComputeEngine("emulated-project", url) as engine:
+        assert await engine.zones_with(V100) == set(catalog.zones_with("v100"))
+        assert await engine.zones_with(Shape("a2-highgpu-1g")) >= set(catalog.zones_with("a100"))
+        assert await find_zones(SPEC, engine) is None, "so nothing has to be changed"
 
 
 async def test_zones_are_asked_for_by_one_request_per_gpu(api: Api, engine: ComputeEngine) -> None:

@@ -276,7 +276,7 @@ def test_a_worker_that_keeps_ending_makes_room_for_another_vm(cluster: Path) -> 
 
 def test_a_worker_without_its_gpu_is_told_once_and_after_two_of_them_no_more_are_bought(cluster: Path) -> None:
     line = {"kind": "process.unfit", "time": 1, "run": "run-1", "role": "worker", "name": "worker-0"}
-    reason = "TensorFlow does not see its GPU (k80): the NVIDIA driver is not loaded"
+    reason = "TensorFlow cannot use the GPU (k80): the NVIDIA driver is not loaded"
     for _ in range(2):  # each controller reads it again
         with in_charge(cluster) as controller:
             tell(controller, {**line, "reason": reason})

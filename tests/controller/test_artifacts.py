@@ -55,8 +55,8 @@ def refuse(*paths: Path) -> None:
 @pytest.mark.parametrize(
     ("artifact", "there", "error"),
     [
-        (replace(FILE, digest="0" * 64), NEW, "it is not what was told of it"),
-        (replace(FILE, digest=""), NEW, "it is not what was told of it"),
+        (replace(FILE, digest="0" * 64), NEW, "its SHA-256 differs from the reported one"),
+        (replace(FILE, digest=""), NEW, "its SHA-256 differs from the reported one"),
         (replace(FILE, check=refuse), NEW, "it holds no numbers"),
         (FILE, 11 * b"n", "is too large"),
     ],
@@ -73,7 +73,7 @@ async def test_what_is_not_as_it_was_told_is_refused(
 async def test_without_room_nothing_is_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "room", lambda folder: 2)
     source = Elsewhere(dict.fromkeys(FILE.files, NEW))
-    with pytest.raises(RoomError, match="no room for 3 bytes more"):
+    with pytest.raises(RoomError, match="no room for another 3 bytes"):
         await bring(replace(FILE, size=3), folder, source)
     assert await bring(replace(FILE, size=2), folder, source)
 

@@ -131,8 +131,8 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
     assert (bag.phase, bag.dasks, len(bag.state.counted)) == ("running", ("bag-1-1",), 2)
     assert state.has_work_without_servers
     assert state.active(DeclaredBag) == [bag]
-    assert bag.heard == 10 * 10**9 + 10**9
-    with pytest.raises(JournalError, match="there is no job 7"):
+    assert bag.reported_at == 10 * 10**9 + 10**9
+    with pytest.raises(JournalError, match="unknown job 7"):
         fold(state_of(*dask(1)), b.BagStarted(bag="bag-1", job=7, attempt=1, vm="worker-0", age=0.0))
     over = state_of(*dask(1), *COMPUTED, events.WorkEnded(work="bag-1", of="bag", state="finished", reason="done"))
     assert over.active(DeclaredBag) == []
@@ -155,7 +155,7 @@ def test_another_driver_is_heard_though_the_clock_of_the_one_before_was_ahead(
         for _ in range(2):  # by the controller that follows on this one, once more
             assert bags.record("bag-1", replace(each, time=moment + place))
     assert len(bag().state.results) == 2
-    assert bag().heard == moment + len(COMPUTED) - 1
+    assert bag().reported_at == moment + len(COMPUTED) - 1
 
 
 async def test_only_arrays_that_count_and_each_surrogate_once_are_brought(tmp_path: Path) -> None:
@@ -376,7 +376,8 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
     for event in (
         *dask(1), DaskBegan(dask="bag-1-1", vm="ps-0"),
         DaskClosed(dask="bag-1-1", reason="its bag is over"),
-        *([events.WorkStopping(work="bag-1", of="bag", reason="it was stopped")] if stopped else []),
+        *([events.WorkStopping(work="bag-1", of="bag", reason="it was "
+                                                              "stopped")] if stopped else []),
         events.WorkEnded(work="bag-1-1", of="dask", state="finished", reason="its bag is over"),
     ):  # fmt: skip
         recorder.record(event)

@@ -74,7 +74,7 @@ async def test_the_vm_has_a_token_before_its_end_another_and_after_a_break_too(v
         return connections[-1]
 
     keeper = TokenKeeper(FOLDER, {NAME: service.mint}, connection, service.note)
-    keeper.shortest = 0.1
+    keeper.least_seconds = 0.1
     assert await keeper.renew()
     assert json.loads(keeper.files[NAME])["token"] == "secret-1", "goes with the run's files to a VM that has none"
     assert "secret" not in repr(keeper.__dict__), "nor does a log show it"

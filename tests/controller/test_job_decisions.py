@@ -441,6 +441,6 @@ def test_whatever_happens_no_revocation_is_a_failure_all_ends_and_costs_sum_to_t
 def test_an_attempt_on_vms_that_the_cluster_never_had_is_refused() -> None:
     cluster = Cluster()
     cluster.declare(workers=2)
-    with pytest.raises(JournalError, match="has no VM ghost"):
+    with pytest.raises(JournalError, match="unknown VM ghost"):
         cluster.record(JobBegan(job="job-1", attempt=1, vms=("worker-0", "ghost")))
     assert [type(decision) for decision in cluster.look()] == [Begin]

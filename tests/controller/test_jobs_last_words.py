@@ -316,7 +316,7 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
     await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.of(JobState)["job-1"].exits))
     assert len(set(notes[:3])) == 1, "it says the same as long as it is so"
     assert notes[0].startswith("Cannot copy the folder of job-1 yet: this machine's disk has no room for ")
-    assert notes[0].endswith("Free some of it.")
+    assert notes[0].endswith("Free some space; then the copy is retried.")
     assert notes[3:] == [""]
     archive.unpack(tmp_path / "here" / layout.JOBS / "job-1" / layout.KEPT / layout.archive(1), tmp_path / "again")
     assert (tmp_path / "again" / "state").read_text(encoding="utf-8") == "step 7"

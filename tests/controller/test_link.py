@@ -197,4 +197,4 @@ async def test_an_agent_that_writes_too_much_is_told_of_once_and_the_link_goes_o
         assert (await link.ask(Ping(), timeout=60))["ok"]
     (said,) = machine.troubles
     assert "transient/agent.jsonl on " in said
-    assert "more than the 1 MiB that are taken from a VM" in said
+    assert "more than 1 MiB, the limit for a VM" in said

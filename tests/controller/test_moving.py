@@ -296,28 +296,28 @@ def test_what_cannot_move_is_refused_in_a_sentence() -> None:
             world.move(*to)
         return str(refused.value)
 
-    assert "one is there already" in refusal(World(), HOME)
-    assert "one is there already" in refusal(World(), "", "k80")
-    assert "us-east1-b has no K80 (--zone). Use one of these: us-west1-b" in refusal(World(), "us-east1-b")
+    assert "one is already there" in refusal(World(), HOME)
+    assert "one is already there" in refusal(World(), "", "k80")
+    assert "K80 is not available in us-east1-b (--zone). Use one of these: us-west1-b" in refusal(World(), "us-east1-b")
     assert "unknown zone 'us-east9-c'" in refusal(World(), "us-east9-c")
     world = World()
     world.happens(events.WorkDeclared(of="job", work="job-1", spec={"command": "true", "workers": 1}))
-    assert "does not move while job-1 has VMs of it" in refusal(world, THERE)
+    assert "cannot be relocated while job-1 uses its VMs" in refusal(world, THERE)
     world = World()
     world.happens(events.WorkDeclared(of="dask", work="dask-1", spec=DaskSpec("dask-1", 2).to_dict()))
-    assert "does not move while dask-1 has VMs of it. Wait for its end" in refusal(world, THERE)
+    assert "cannot be relocated while dask-1 uses its VMs. Wait until it has ended" in refusal(world, THERE)
     world = World()
     world.happens(events.WorkDeclared(of="bag", work="bag-1", spec=BAG.to_dict()))
-    assert "does not move while bag-1 has VMs of it. Wait for its end" in refusal(world, THERE)
+    assert "cannot be relocated while bag-1 uses its VMs. Wait until it has ended" in refusal(world, THERE)
     world = World()
     world.move()
-    assert "one moves already" in refusal(world, "us-central1-c")
+    assert "one is already being relocated" in refusal(world, "us-central1-c")
     world = World()
     world.happens(events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 9, "finish_by": world.now + 3600}))
-    assert "while a deadline decides which workers it has" in refusal(world, THERE)
-    assert "controller on a VM of its own" in refusal(World(controller="cluster", bucket="results"), THERE)
+    assert "while a run with a deadline chooses its workers" in refusal(world, THERE)
+    assert "its controller on a VM" in refusal(World(controller="cluster", bucket="results"), THERE)
     late = World(max_hours=0.5)
-    assert "and a move may take" in refusal(late, THERE)
+    assert "but a relocation may take" in refusal(late, THERE)
     assert "is not ready" in refusal_of(replace(World().state, phase="provisioning"))
 
 
@@ -350,7 +350,7 @@ def test_the_money_lasts_for_both_places_or_the_end_is_earlier_or_it_does_not_mo
     world.round()
     assert bill(world.state, new.ends_at).total <= 3.0 + 1e-6
     poor = World(max_cost=0.5)
-    with pytest.raises(ClusterError, match=r"both places are paid meanwhile"):
+    with pytest.raises(ClusterError, match=r"VMs in both places cost money during the relocation"):
         poor.move()
 
 
@@ -377,9 +377,7 @@ def test_the_money_lasts_for_vms_that_stay_and_end_when_they_would_have_without_
 
 
 def test_a_move_is_refused_where_vms_that_stay_will_have_spent_the_money() -> None:
-    with pytest.raises(
-        ClusterError, match=r"VMs that stay until the end that they have, which Compute Engine does not"
-    ):
+    with pytest.raises(ClusterError, match=r"VMs that stay keep their end, which Compute Engine cannot"):
         World("k80x4", max_cost=20.0).move(zone="", servers=3)
 
 

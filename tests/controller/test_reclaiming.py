@@ -179,14 +179,14 @@ def test_asked_first_it_proposes_and_what_is_agreed_to_goes(desk: Desk) -> None:
     how = f"{said} To agree: %transient_cluster agree {state.name}\n"
     assert how in text.status(state, bill(state, now), now)
     assert view(state, bill(state, now), now + 61)["proposal"] is None, "it expires"
-    with pytest.raises(ClusterError, match="not proposed any more"):
+    with pytest.raises(ClusterError, match="is out of date"):
         desk.reclaims.agree(proposed.seq + 1)
     desk.reclaims.agree(proposed.seq)
     desk.looks()
     assert desk.provider.taken == ["worker-2"]
     assert desk.answered
     assert desk.answered.agreed
-    with pytest.raises(ClusterError, match="not proposed any more"):
+    with pytest.raises(ClusterError, match="is out of date"):
         desk.reclaims.agree(proposed.seq)
 
 
@@ -218,7 +218,7 @@ def test_where_others_went_nothing_is_proposed_any_more(desk: Desk) -> None:
     desk.recorder.record(events.VmPreemptionNotice(vm="worker-0"))
     state, now = desk.recorder.state, time.time()
     assert view(state, bill(state, now), now)["proposal"] is None
-    with pytest.raises(ClusterError, match="not proposed any more"):
+    with pytest.raises(ClusterError, match="is out of date"):
         desk.reclaims.agree(proposed.seq)
 
 

@@ -37,9 +37,9 @@ def troubled(tmp_path: Path) -> Iterator[Troubled]:
 
 def test_a_trouble_whose_numbers_change_is_one_event(troubled: Troubled) -> None:
     for number in range(20, 3020):
-        troubled.recorder.note("job a", f"The folder of a is not here yet: no room for {number:,} bytes more")
-    assert troubled.written == ["The folder of a is not here yet: no room for 20 bytes more"]
-    assert troubled.recorder.trouble.endswith("no room for 3,019 bytes more")
+        troubled.recorder.note("job a", f"The folder of a is not here yet: no room for another {number:,} bytes")
+    assert troubled.written == ["The folder of a is not here yet: no room for another 20 bytes"]
+    assert troubled.recorder.trouble.endswith("no room for another 3,019 bytes")
     troubled.recorder.note("job a", "The folder of a was not taken from worker-1")
     troubled.recorder.note("job a", "The folder of a was not taken from worker-2")
     assert [what[-8:] for what in troubled.written[1:]] == ["worker-1", "worker-2"], "a name is not a number"

@@ -85,8 +85,10 @@ def test_more_workers_than_the_money_lasts_for_are_refused_in_a_sentence() -> No
     life.now += 1800
     with pytest.raises(ClusterError) as refused:
         life.resize("t4x8")
-    assert "t4x8 could come to $" in refused.value.what
-    assert refused.value.what.endswith("its limit is $10.00, and Compute Engine moves no end of a VM that runs")
+    assert "t4x8 could cost $" in refused.value.what
+    assert refused.value.what.endswith(
+        "more than its limit of $10.00; Compute Engine cannot change the end of a running VM"
+    )
     assert "--max-workers N" in refused.value.fix
     life.resize("t4x3")  # fewer may always be
     assert life.cost_at_the_end() < 10.0

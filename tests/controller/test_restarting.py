@@ -91,12 +91,17 @@ def test_what_is_asked_for_has_its_price_and_its_part_of_what_was_rented() -> No
         (NAME, "n1-highmem-8", (), "n1-highmem-8 is larger than n1-standard-8"),
         (NAME, "n1-standrad-4", (), "Unknown machine type 'n1-standrad-4'.*Did you mean n1-standard-4"),
         (NAME, "g2-standard-4", (), "g2-standard-4"),
-        (NAME, "n1-standard-8", (), "worker-1 is n1-standard-8 already"),
-        ("worker-9", "n1-standard-2", (), r"Unknown VM 'worker-9' \(one\). Take a worker: worker-0, worker-1\."),
-        ("ps-0", "n1-standard-2", (), "ps-0 keeps the variables that every worker needs"),
-        (NAME, "n1-standard-2", (events.VmPreemptionNotice(vm=NAME),), "worker-1 is leaving now"),
-        (NAME, "n1-standard-4", (asking(),), "worker-1 is stopping now"),
-        (NAME, "n1-standard-2", (events.ClusterLeased(ports={}, workers={"1": "job-1"}),), "worker-1 works for job-1"),
+        (NAME, "n1-standard-8", (), "worker-1 already has the machine type n1-standard-8"),
+        ("worker-9", "n1-standard-2", (), r"Unknown VM 'worker-9' \(one\). Name a worker: worker-0, worker-1\."),
+        ("ps-0", "n1-standard-2", (), "ps-0 has the variables that every worker needs"),
+        (NAME, "n1-standard-2", (events.VmPreemptionNotice(vm=NAME),), "worker-1 is leaving, so"),
+        (NAME, "n1-standard-4", (asking(),), "worker-1 is stopping, so"),
+        (
+            NAME,
+            "n1-standard-2",
+            (events.ClusterLeased(ports={}, workers={"1": "job-1"}),),
+            "A change of worker-1 would interrupt job-1",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_clear_sentence(name: str, machine_type: str, more: Any, said: str) -> None:
@@ -374,8 +379,8 @@ def test_a_start_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_machine_of_another_family_cannot_be_had_without_a_gpu_either() -> None:
     from transient_magics.catalog import smaller_machine
 
-    with pytest.raises(DeclarationError, match="n2-standard-2 is of another family than n1-standard-4"):
+    with pytest.raises(DeclarationError, match="n2-standard-2 is not of the same family as n1-standard-4"):
         smaller_machine("cpu", "n1-standard-4", "n2-standard-2")
-    with pytest.raises(DeclarationError, match=r"larger than n1-standard-1.*There is no smaller one with T4"):
+    with pytest.raises(DeclarationError, match=r"larger than n1-standard-1.*no smaller machine type with a T4"):
         smaller_machine("t4", "n1-standard-1", "n1-standard-4")
     assert smaller_machine("l4", "g2-standard-8", "g2-standard-4")[1] == 0.5

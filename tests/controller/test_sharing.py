@@ -95,7 +95,7 @@ def _study(name: str, per_vm: int, *runs: str, trials: int = 9) -> StudyState:
         name, RunSpec(name, 9), "max accuracy", parse_space("lr=0:1"), trials=trials, sampler="random", per_vm=per_vm
     )
     known = {number: TrialState(number, {"lr": 0.5}, (each,)) for number, each in enumerate(runs)}
-    return StudyState(name, spec, wanted=trials, trials=known)
+    return StudyState(name, spec, planned=trials, trials=known)
 
 
 def _asks(state: ClusterState, name: str, slots: int) -> bool:

@@ -214,7 +214,11 @@ def test_an_objective_that_is_never_measured_ends_the_study_and_says_what_is() -
     there.until_over()
     assert {trial.state for trial in there.study.trials.values()} == {"failed"}
     assert there.study.trials[0].reason == "s-0 has no metric precision (it has accuracy)"
-    assert re.fullmatch(r"its first [34] trials failed: s-\d has no metric precision .*", there.study.reason)
+    assert re.fullmatch(
+        r"its first [34] trials failed: s-\d has no metric precision "
+        r".*",
+        there.study.reason,
+    )
 
 
 def test_points_that_fail_at_once_do_not_end_a_study_of_which_another_trains_on() -> None:
@@ -373,7 +377,11 @@ def test_a_trial_that_fails_is_told_so_and_the_others_go_on_unless_all_of_the_fi
     assert "complete" in {each.state for each in there.study.trials.values()}
     broken = Simulated(study(trials=9), lambda *_: float("nan"))
     broken.until_over()
-    assert re.fullmatch(r"its first [34] trials failed: the accuracy of s-\d is not a number", broken.study.reason)
+    assert re.fullmatch(
+        r"its first [34] trials failed: the accuracy of s-\d is not a "
+        r"number",
+        broken.study.reason,
+    )
     assert broken.study.best is None
 
 
@@ -585,7 +593,7 @@ def test_runs_of_trials_have_folders_made_from_the_studys_also_by_the_controller
         for _ in range(2):  # the second time after a lost answer
             studies.extend("s", 1, "r1")
         studies.extend("s", 1, "r2")
-        assert recorder.state.of(StudyState)["s"].wanted == 6
+        assert recorder.state.of(StudyState)["s"].planned == 6
         asyncio.run(studies.stop("s"))
         stops = asyncio.run(settled(studies, recorder, places=2))
     assert {each.run for each in stops} == {"s-0", "s-1"}

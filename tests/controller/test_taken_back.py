@@ -377,7 +377,7 @@ def stands(written: Sequence[Event]) -> None:
 def trials_are_declared(state: ClusterState, directory: Path) -> None:
     for study in state.of(StudyState).values():
         assert study.spec == STUDY
-        assert study.wanted == 3
+        assert study.planned == 3
         assert all(STUDY.tries(trial.params) for trial in study.trials.values())
     for path in (directory / layout.RUNS).glob("study-1-*/run.json"):
         assert STUDY.tries(json.loads(path.read_text(encoding="utf-8"))["params"])
@@ -468,7 +468,7 @@ def test_the_fleet_refuses_a_move_that_this_machines_user_has_not_asked_for() ->
         state = replay(read(path))
         new, trouble = recorded(directory, state, path)
         assert new == []
-        assert "is not requested, because one was not declared so on this machine" in trouble
+        assert "is not requested, because the declaration of one on this machine does not allow it" in trouble
         declared.agree_to_move(directory, EVIL)
         new, trouble = recorded(directory, state, path)
         assert Counter(each.role for each in new) == {"worker": 64, "ps": 9, "controller": 1}
@@ -481,7 +481,7 @@ def test_a_refused_request_holds_up_no_other() -> None:
         path = history(directory, [events.ClusterResized(spec=wider.to_dict())], returned=False)
         new, trouble = recorded(directory, replay(read(path)), path)
         assert [each.vm for each in new] == ["worker-1"], "of five workers two are declared, and one is there"
-        assert "there are 2 of the 2 that it may have" in trouble
+        assert "it already has 2 of 2 such VMs" in trouble
 
 
 @pytest.mark.parametrize(
@@ -491,9 +491,9 @@ def test_a_refused_request_holds_up_no_other() -> None:
         ({"network": "open"}, "differs in network"),
         ({"disk_gb": 4000}, "differs in disk gb"),
         ({"max_cost": None, "max_seconds": 1e6}, "s after the cluster"),
-        ({"zones": ("europe-west4-a",)}, "may be in europe-west4-a"),
-        ({"provisioning_model": "standard"}, "not rented as standard"),
-        ({"prices": {**SPEC.prices, "k80": replace(PRICE, machine_type="n1-highmem-64")}}, "is a n1-standard-4"),
+        ({"zones": ("europe-west4-a",)}, "no such VM in europe-west4-a"),
+        ({"provisioning_model": "standard"}, "no such VM with the provisioning model standard"),
+        ({"prices": {**SPEC.prices, "k80": replace(PRICE, machine_type="n1-highmem-64")}}, "must be n1-standard-4"),
         ({"groups": (WorkerGroup("a100", 2),), "prices": EVIL.prices}, "no worker with a100"),
     ],
 )
@@ -514,7 +514,7 @@ def test_the_service_account_of_the_controllers_vm_is_the_declared_one() -> None
         new, trouble = recorded(directory, replay(read(path)), path)
         assert {each.role for each in new} == {"worker"}, "workers have no account"
         assert "controller-1 is not requested" in trouble
-        assert "it differs in service account" in trouble
+        assert "the request differs in service account" in trouble
 
 
 def test_runs_have_no_more_preparation_vms_than_the_cluster_may_have() -> None:
@@ -552,7 +552,7 @@ def test_trials_of_a_vm_count_if_they_are_in_the_space() -> None:
             with taken_back(directory) as controller:
                 study = controller._state.of(StudyState)["study-1"]
                 assert [(each.value, each.params) for each in study.trials.values()] == [(0.5, PARAMS[0])]
-                assert study.wanted == STUDY.trials
+                assert study.planned == STUDY.trials
                 assert "does not count: study." in controller._state.trouble
 
 
@@ -575,7 +575,7 @@ def test_a_study_stays_extended_if_this_machines_user_has_asked_for_it() -> None
         extended = StudyExtended(study="study-1", trials=2, request="r1")
         history(directory, [extended, replace(extended, trials=7), extended])
         with taken_back(directory) as controller:
-            assert controller._state.of(StudyState)["study-1"].wanted == STUDY.trials + 2
+            assert controller._state.of(StudyState)["study-1"].planned == STUDY.trials + 2
 
 
 def test_a_trial_is_made_again_where_a_vm_has_put_its_own_run_in_its_place() -> None:

@@ -125,7 +125,7 @@ def test_without_a_cluster_each_configuration_has_its_own(started: list[str]) ->
         ({"trials": 3}, "tries each point on each configuration"),
         (
             {"on": ",".join(f"k80x{count}" for count in range(1, 30))},
-            "29 configurations need clusters of their own",
+            "29 configurations need separate clusters",
         ),
         ({"max_hours": 9999.0}, "Compute Engine limits the life of VMs"),
         ({"max_hours": 0.0}, "--max-hours must be greater than 0"),
@@ -243,6 +243,6 @@ def test_the_command_stop_ends_a_study_on_the_clusters_whose_turns_are_to_come(
 
 def test_names_of_clusters_that_live_are_not_taken(started: list[str]) -> None:
     client.declare(client.Declaration("k80x1", name="m-k80x2"))
-    with pytest.raises(ClusterError, match="The cluster m-k80x2 exists already"):
+    with pytest.raises(ClusterError, match="The cluster m-k80x2 already exists"):
         client.declare_study(**DECLARED, on="k80x1,k80x2", cluster="m-k80x2")
     assert launch.is_free("m-k80x3")

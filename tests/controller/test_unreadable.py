@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_read_is_passed_over_and_told(
         assert program.main(words) == 1
         said = capsys.readouterr().err
         assert "The folder of half on this machine cannot be read" in said
-        assert "`transient cluster sweep` finds its VMs." in said
+        assert "To find its VMs: `transient cluster sweep`." in said
         assert "Traceback" not in said
 
 

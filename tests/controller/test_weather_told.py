@@ -83,7 +83,7 @@ async def test_it_says_how_fast_time_passes_and_what_is_wanted_back(emulator: Em
 )
 async def test_what_makes_no_sense_is_refused_in_a_sentence(emulator: Emulator, says: Any) -> None:
     emulator.says = says
-    with pytest.raises(UnreachableError, match="The emulator's weather does not make sense: "):
+    with pytest.raises(UnreachableError, match="The emulator sent an invalid weather: "):
         await to(emulator).weather()
 
 

@@ -35,6 +35,7 @@ def test_no_policy_is_late_or_cheaper_than_the_optimum_where_moves_are_paid() ->
         assert costs.mean() < 1
 
 
+@pytest.mark.slow
 def test_clusters_are_in_time_and_cost_no_less_than_the_bound() -> None:
     hours = np.arange(0, 75, 5)
     numbers = np.random.default_rng(5).choice([0, 2, 9, 16], len(hours))

@@ -151,5 +151,5 @@ def test_windows_are_equally_spaced_and_too_short_traces_are_refused() -> None:
     found = windows([series, series[:30]], 20, 10)
     assert (found.trace == [0, 0, 0, 0, 1, 1]).all()
     assert (found.open == series[:20]).all()
-    with pytest.raises(PlanError, match="No trace lasts 20 hours"):
+    with pytest.raises(PlanError, match="All traces are shorter than 20 hours"):
         windows([series], 100, 1)

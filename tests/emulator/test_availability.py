@@ -70,8 +70,8 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(file: Path) -> None:
     for given, why in (
         (told(zone="us-west9-b"), "Unknown zone"), (told(gpu="k90"), "Unknown GPU"),
         (told(zone="us-east1-b", gpu="k80"), "us-east1-b has no K80"), (told() + told(), "two traces"),
-        (told(csv=ONE.replace("600,1", "600,")), "a gap in the trace of far-1"),
-        (told(csv=ONE.replace("available", "free")), "unknown column 'free'"), (told(csv=TWO), "2 traces"),
+        (told(csv=ONE.replace("600,1", "600,")), "the trace of far-1 has an empty number"),
+        (told(csv=ONE.replace("available", "free")), "unknown column 'free'"), (told(csv=TWO), "only one trace, not 2"),
         ("published", "needs a file"),
     ):  # fmt: skip
         with pytest.raises(DeclarationError, match=why):

@@ -14,7 +14,7 @@ _BASE = f"/compute/v1/projects/{PROJECT}"
 _ZONE = f"{_BASE}/zones/{ZONE}"
 
 
-def _properties(machine: str = "n1-standard-4") -> compute_v1.InstanceProperties:
+def _properties(machine: str) -> compute_v1.InstanceProperties:
     like = vm("any")
     return compute_v1.InstanceProperties(
         machine_type=machine, scheduling=like.scheduling, disks=like.disks, metadata=like.metadata,
@@ -23,8 +23,8 @@ def _properties(machine: str = "n1-standard-4") -> compute_v1.InstanceProperties
     )  # fmt: skip
 
 
-def _bulk(cloud: Cloud, request_id: str | None = None, **fields: Any) -> dict[str, Any]:
-    resource = compute_v1.BulkInsertInstanceResource(**{"instance_properties": _properties(), **fields})
+def _bulk(cloud: Cloud, request_id: str | None = None, machine: str = "n1-standard-4", **fields: Any) -> dict[str, Any]:
+    resource = compute_v1.BulkInsertInstanceResource(instance_properties=_properties(machine), **fields)
     request = compute_v1.BulkInsertInstanceRequest(
         project=PROJECT, zone=ZONE, bulk_insert_instance_resource_resource=resource, request_id=request_id
     )
@@ -103,7 +103,7 @@ def test_fewer_than_the_least_is_none(cloud: Cloud) -> None:
         ({"count": 1001, "name_pattern": "b-####"}, "count"),
         ({"count": 3, "per_instance_properties": {"a": {}}}, "count"),
         ({"count": 2, "name_pattern": "B-#"}, "resource.name"),
-        ({"count": 2, "name_pattern": "b-#", "instance_properties": _properties("n9-standard-4")}, "machineType"),
+        ({"count": 2, "name_pattern": "b-#", "machine": "n9-standard-4"}, "machineType"),
     ],
 )
 def test_an_illegal_request_makes_nothing(cloud: Cloud, fields: dict[str, Any], word: str) -> None:
@@ -119,7 +119,7 @@ def test_a_region_chooses_the_zones(cloud: Cloud) -> None:
     def insert(prefix: str, **policy: Any) -> dict[str, Any]:
         resource = compute_v1.BulkInsertInstanceResource(
             per_instance_properties={f"{prefix}-{number}": {} for number in range(4)},
-            instance_properties=_properties(), location_policy=compute_v1.LocationPolicy(**policy),
+            instance_properties=_properties("n1-standard-4"), location_policy=compute_v1.LocationPolicy(**policy),
         )  # fmt: skip
         operation = regions.bulk_insert_unary(
             project=PROJECT, region="us-central1", bulk_insert_instance_resource_resource=resource

@@ -170,5 +170,5 @@ def test_the_network_of_a_vm_that_is_off_cannot_be_shaped(tmp_path: Path) -> Non
     plan = Plan("1", "vm", 2, "10.128.0.2", tmp_path, tmp_path / "home", "transient")
     machine = Machine(plan, Isolation.FULL, lambda: None)
     assert not machine.is_on
-    with pytest.raises(OSError, match="VM vm does not run"):
+    with pytest.raises(OSError, match="VM vm is not running"):
         machine.shape(1e9)

@@ -14,7 +14,7 @@ from transient_magics import client
 from transient_magics.errors import CellError, ClusterError, DeclarationError, PlanError
 from transient_magics.journal import bill, now
 from transient_magics.protocol import layout
-from transient_magics.protocol.outputs import MOST_SAID
+from transient_magics.protocol.outputs import MOST_PRINTED
 from transient_magics.works.bags import events as b
 from transient_magics.works.bags.state import DeclaredBag
 from transient_magics.works.bags.view import picture
@@ -70,7 +70,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
     try:
         with pytest.raises(DeclarationError, match="many has 2 workers, not 3"):
             client.declare_bag(**how, over="x=0:1", jobs=3, workers=3)
-        with pytest.raises(CellError, match="job has no argument z, which --over names"):
+        with pytest.raises(CellError, match="--over names z, which is not an argument of job"):
             client.declare_bag(**how, over="x=0:1 z=1:2", jobs=3)
         source = CELL.replace("range(begun, 20)", "range(begun, depth)")
         with pytest.raises(CellError, match="'depth' exists in this notebook, but not on the VMs"):
@@ -101,7 +101,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         answer = bag(x=0.3)
         assert answer.source == "surrogate"
         assert abs(answer.value - 0.932) < 4 * answer.sd + 0.02
-        with pytest.raises(PlanError, match="lies outside of what was computed"):
+        with pytest.raises(PlanError, match="is outside of the computed points"):
             bag(x=0.99)
         assert bag.speedup.results == 24
         assert repr(bag.plot("y")).startswith("bag-1, y over x 0 to 1: ")
@@ -141,6 +141,6 @@ def _see_what_was_printed(patient: Patient, bag: client.Bag) -> None:
     assert bag.output(raised.job, lines=1).endswith("a child says so")
     crashed = next(each for each in patient.since(0, b.BagLost) if each.why == "crashed")
     assert bag.output(crashed.job).endswith("near the edge")
-    assert len(bag.output(bag.state.state.counted[0])) >= MOST_SAID, "of a megabyte"
+    assert len(bag.output(bag.state.state.counted[0])) >= MOST_PRINTED, "of a megabyte"
     with pytest.raises(ClusterError, match="bag-1 has no job 99"):
         bag.output(99)

@@ -69,7 +69,7 @@ def test_two_clusters_side_by_side_keep_to_themselves(pair: tuple[Patient, Patie
 def test_the_same_name_twice_is_refused_and_harms_nothing(pair: tuple[Patient, Patient]) -> None:
     left, _ = pair
     seq = left.mark()
-    with pytest.raises(ClusterError, match=r"The cluster left exists already.*attach left"):
+    with pytest.raises(ClusterError, match=r"The cluster left already exists.*attach left"):
         client.declare(client.Declaration("v100", name="left"))
     assert left.mark() == seq
 
@@ -80,7 +80,7 @@ def test_commands_that_cannot_be_meant_are_refused_in_one_sentence(pair: tuple[P
         left.cluster.revoke("worker-77")
     with pytest.raises(ClusterError, match="on demand"):
         left.cluster.revoke("ps-0")
-    with pytest.raises(DeclarationError, match="9 workers exceed the limit of left, 4"):
+    with pytest.raises(DeclarationError, match="9 workers exceed the limit of 4 for left"):
         left.cluster.resize("k80x9")
     with pytest.raises(ClusterError, match=r"Unknown VM 'worker-77' .*Known: .*worker-0"):
         left.cluster.logs("worker-77")

@@ -42,7 +42,7 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
     patient = Patient(cluster)
     try:
         cluster.weather(hours_per_minute=6, notice="scaled", boot="0.5s")
-        with pytest.raises(DeclarationError, match=r"The limits of due end it in .*, before the deadline"):
+        with pytest.raises(DeclarationError, match=r"due reaches its limits in .*, before the deadline"):
             client.train(source=CELL, cluster=cluster, train_steps=STEPS, finish_by=500.0)
         asked = time.time()
         run = client.train(

@@ -77,7 +77,7 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
             verbs.begin(parse("job", split("--cluster jb")), Code("a b c"))
         with pytest.raises(DeclarationError, match="jb has 2 workers, not 3"):
             cluster.run("true", workers=3)
-        with pytest.raises(DeclarationError, match="Invalid --keep: '/etc' is no folder below"):
+        with pytest.raises(DeclarationError, match="Invalid --keep: '/etc' is not a folder below"):
             cluster.run("true", keep="/etc")
         enough = tmp_path / "enough"  # VMs of the emulator see this machine's files
         line = f"--keep kept/ --keep-every 5s --cluster jb --env ENOUGH={enough}"

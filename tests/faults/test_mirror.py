@@ -63,7 +63,7 @@ def test_a_machine_cut_off_from_its_controller_says_so_decides_nothing_and_catch
         assert told < 90, "some seconds of silence, and one attempt of 20 s"
         heard = cluster.state.seq
         follows = taken_and_replaced(seated, lost)
-        with pytest.raises(ControllerError, match="controller-0, on which the controller runs, does not answer now"):
+        with pytest.raises(ControllerError, match="controller-0, on which the controller runs, does not answer"):
             cluster.resize("k80x2")
         number = seated.controller()
         os.kill(number, signal.SIGKILL)  # another one begins as this one went on: in charge of nothing

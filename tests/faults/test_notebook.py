@@ -125,7 +125,7 @@ DIGITS = {"model": "resnet", "hparams_set": "resnet_digits", "problem": "image_d
         ({**DIGITS, "problem": "image_digit"}, CELL, ["image_digit", "image_digits"]),
         ({**DIGITS, "hparams_set": "resnet_digit"}, CELL, ["resnet_digit", "resnet_digits"]),
         (DIGITS, CELL + "\nraise ValueError('not so')\n", ["cell line", "not so"]),
-        ({}, f"{ARRAYS}model = 3\n", ["no Keras model"]),
+        ({}, f"{ARRAYS}model = 3\n", ["not a Keras model"]),
     ],
 )
 def test_what_cannot_work_fails_in_one_sentence_before_any_worker_starts(

@@ -63,7 +63,7 @@ def test_a_worker_whose_vm_becomes_smaller_leaves_joins_again_and_has_fewer_exam
     patient.goes_on()
     with pytest.raises(DeclarationError, match="n1-standard-32 is larger than n1-standard-16"):
         said(f"deflate smaller {CHANGED} --machine-type n1-standard-32")
-    with pytest.raises(ClusterError, match="ps-0 keeps the variables that every worker needs"):
+    with pytest.raises(ClusterError, match="ps-0 has the variables that every worker needs"):
         said("deflate smaller ps-0 --machine-type n1-standard-1")
 
     mark = patient.mark()

@@ -78,7 +78,7 @@ def test_a_bucket_forbidden_while_training_and_a_server_killed_while_shipping_lo
 ) -> None:
     ward.bring_token("gs://runs-here/c/another")
     told = ward.more("train.unshipped")
-    assert "the VM may not use the bucket" in told["reason"]
+    assert "the VM has no right to use the bucket" in told["reason"]
     trains_on_and_saves(ward, ward.steps_at_disk()[-1])
     ward.bring_token(PLACE)
     is_shipped_again(ward, "bucket forbidden (403)", time.time())

@@ -94,11 +94,11 @@ def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(h
         ]
         small, large = (each.steps_per_second for each in plans if isinstance(each, Plan))
         assert large > 1.5 * small
-        assert "as stalls-1 measured on 4 vCPUs in 4 repeats" in str(plans[0])
+        assert "Measured by stalls-1 on 4 vCPUs in 4 repeats" in str(plans[0])
         assert "computed from the stalls that stalls-1 measured" in str(plans[1])
         offered = verbs.act(parse("cluster", ["cpux2", "--dry-run"]))
         assert "With the model of stalls-1: Steps on the CPU wait for their mini-batches" in str(offered)
-        assert "as stalls-1 measured on 4 vCPUs" in str(offered)
+        assert "Measured by stalls-1 on 4 vCPUs" in str(offered)
         assert client.stalls().name == stalls.name == "stalls-1"
         with pytest.raises(DeclarationError, match="not both"):
             client.declare_stalls("stalls-1", source=CELL)

@@ -100,12 +100,12 @@ def test_when_the_money_is_spent_what_is_made_has_its_value_and_nothing_is_left_
     cluster = client.declare(client.Declaration("cpux2", name="st"))
     try:
         line = "--over lr=0.001:0.3 --sampler random --trials 50 --objective 'min loss' --train-steps 20 --pace 0.2"
-        spent = "--max-cost 0.006 --when-done cluster --no-check --name s --cluster st"
+        spent = "--max-cost 0.003 --when-done cluster --no-check --name s --cluster st"
         study = verbs.begin(parse("study", split(f"{line} {spent}")), Code(SWEPT)).work
         state = cluster.follow(lambda now: now.over, 3 * PATIENCE)
         assert state is not None, study.trials().to_string()
         assert [vm.name for vm in state.living] == []
-        assert study.state.reason == "its limit of $0.0060 is spent"
+        assert study.state.reason == "its limit of $0.0030 is spent"
         trials = study.trials()
         assert list(trials["trial"]) == list(range(len(trials)))
         assert set(trials["state"]) <= {"complete", "stopped"}

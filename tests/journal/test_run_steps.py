@@ -35,7 +35,7 @@ def test_declared_steps_stay() -> None:
 @pytest.mark.parametrize(
     ("source", "options", "words"),
     [
-        ("x = 1\n", {}, "Only a cell that calls model.fit says how many steps there are"),
+        ("x = 1\n", {}, "The number of steps is unknown, because the cell does not call model.fit"),
         (FIT, {"model": "resnet"}, "A run of a Tensor2Tensor model needs --train-steps"),
         (FIT, {"finish_by": "6h"}, "--finish-by needs --train-steps"),
         (FIT, {"stop_when": "loss no better in 3 evaluations"}, "--stop-when needs --train-steps"),
@@ -49,11 +49,11 @@ def test_runs_whose_steps_nothing_tells_are_refused(source: str, options: dict[s
 
 
 def test_what_fit_judges_by_holds_where_the_declaration_says_nothing() -> None:
-    fit = FitDeclaration(160, 16, "max accuracy", "min loss no better in 2 evaluations")
+    fit = FitDeclaration(160, 16, 2, 16, "max accuracy", callbacks=True)
     spec = fit.applied(RunSpec("run", 0))
     assert (spec.train_steps, spec.eval_steps, spec.keep_best) == (160, 16, "max accuracy")
-    assert spec.stop_when == "min loss no better in 2 evaluations"
+    assert (spec.epoch_steps, spec.first_epoch, spec.callbacks) == (16, 2, True)
     assert fit.applied(RunSpec("run", 0, eval_steps=40)).eval_steps == 40
     declared = fit.applied(RunSpec("run", 60))
-    assert (declared.train_steps, declared.stop_when) == (60, "min loss no better in 2 evaluations")
+    assert (declared.train_steps, declared.callbacks) == (60, True)
     assert FitDeclaration().applied(RunSpec("run", 60)) == RunSpec("run", 60)

@@ -314,7 +314,7 @@ def test_a_study_is_its_trials_and_the_best_of_those_that_are_complete() -> None
         numbered([*history, twice, out_of_turn, events.WorkStopping(work="lr", of="study", reason="x", time=SECOND)])
     )
     study = state.of(StudyState)["lr"]
-    assert study.wanted == 5, "a grid has no more points"
+    assert study.planned == 5, "a grid has no more points"
     assert (list(study.trials), study.over, study.reason) == ([0, 1, 2, 3], True, "x")
     assert state.passed_over == 2
     assert study.best

@@ -121,9 +121,9 @@ def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.Captu
     assert run(shell, "%%train\nx").result == "theirs"
     assert "cell line 2: 'x' is not defined" in refused(shell, "%%transient_train\nx")
     assert "needs --train-steps" in refused(shell, "%%sweep --over lr=1,2\nx")
-    assert "A job runs a command, or the code below it, not both" in refused(shell, "%%job 'python x.py'\nx")
+    assert "A job needs a command, or code below it, not both" in refused(shell, "%%job 'python x.py'\nx")
     assert "cell line 2: invalid syntax. The line is: a b c" in refused(shell, "%%transient_job --keep out\na b c")
-    assert 'Put the whole command in quotes, as "python train.py".' in refused(shell, "%job python train.py")
+    assert 'Put the whole command in quotes, such as "python train.py".' in refused(shell, "%job python train.py")
     assert "cell line 2: 'lr' is a parameter, but the cell sets it itself" in refused(
         shell, "%%sweep --over lr=1,2 --train-steps 5 --objective accuracy\nlr = 1\nmodel = lr\ndef input_fn(mode): 1"
     )
@@ -152,7 +152,7 @@ def test_a_declared_cluster_is_returned_bound_and_shown_once(
     assert capsys.readouterr().out.count("nothing is billed") == 1
     run(shell, "%transient_cluster list")
     assert "demo" in capsys.readouterr().out
-    assert "The cluster demo exists already" in refused(shell, "%transient_cluster cpux1 --name demo")
+    assert "The cluster demo already exists" in refused(shell, "%transient_cluster cpux1 --name demo")
     assert "worker-9" in refused(shell, "%transient_cluster revoke demo worker-9")
     run(shell, "%transient_cluster status demo")
     assert "worker-0" in capsys.readouterr().out

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from tests.notebooks import runner_of
+from tests.runtime import programs
 from transient_magics import panels
+from transient_magics.client import commands
 from transient_magics.errors import DeclarationError
 from transient_magics.magics.completion import candidates
 from transient_magics.planner.plan import Plan
@@ -91,7 +94,11 @@ def input_fn(mode):
 
 
 @pytest.mark.training
-def test_a_cells_model_that_never_ran_is_planned_from_its_graph(shell: InteractiveShell) -> None:
+def test_a_cells_model_that_never_ran_is_planned_from_its_graph(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The programs that count find TensorFlow imported.
+    monkeypatch.setattr(commands, "subprocess", SimpleNamespace(run=programs.serve, TimeoutExpired=TimeoutError))
     found = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param units=32 -o p\n{CELL}").result
     assert isinstance(found, Plan)
     assert (found.workload.parameters, found.workload.batch_size) == (8 * 32 + 32 + 32 + 1, 16)
@@ -107,10 +114,10 @@ def test_a_plan_of_a_cell_needs_what_trains_it(shell: InteractiveShell, monkeypa
     unread = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param depth=2\n{CELL}").error_in_exec
     assert "'units' is not defined" in str(unread)
     both = shell.run_cell(f"%%transient_plan t4x2 {LINE}\n{CELL}").error_in_exec
-    assert "needs a --workload, or --model and --problem, or code" in str(both)
+    assert "needs --workload, or --model and --problem, or code" in str(both)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     bare = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param units=33\n{CELL}").error_in_exec
-    assert "needs the training stack, and tensorflow is not installed on this machine" in str(bare)
+    assert "needs TensorFlow and Tensor2Tensor, but tensorflow is not installed here" in str(bare)
     assert "train it for a minute on a cluster, then plan with that run" in str(bare)
 
 

@@ -102,7 +102,7 @@ def test_more_parameters_need_axes_and_values_and_no_surrogate_is_said(tmp_path:
     assert len(figures(bag_plot_html(bag.plot(over="salt", density=0.6, temperature=1.2)))) == 1
     none = tmp_path / "none"
     none.mkdir()
-    with pytest.raises(ClusterError, match="bag-1 has no surrogate: too few results are there"):
+    with pytest.raises(ClusterError, match="bag-1 has no surrogate: it has too few results"):
         bag_of(none, specification(60), learnt=False).plot()
 
 

@@ -29,6 +29,7 @@ def kernel() -> Iterator[BlockingKernelClient]:
     manager.shutdown_kernel(now=True)
 
 
+@pytest.mark.slow  # a kernel starts
 def test_a_widget_that_is_asked_for_its_state_says_which_wish_it_answers(
     kernel: BlockingKernelClient, tmp_path: Path
 ) -> None:

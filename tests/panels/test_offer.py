@@ -36,7 +36,7 @@ CHOICES = st.fixed_dictionaries(
 def test_the_line_typed_declares_what_was_offered(choices):
     shown = offer(choices)
     if choices.get("purpose") == "jobs" and (choices.get("ps", "1") != "1" or choices.get("ps_zone")):
-        assert "A cluster for jobs does not train" in shown["error"]
+        assert "A cluster for jobs cannot train" in shown["error"]
         assert "Leave out --ps" in shown["error"]
         return
     if choices.get("model") == "standard" and any(ACCELERATORS[each["gpu"]].spot_only for each in choices["groups"]):
@@ -104,9 +104,9 @@ def test_workers_on_demand_have_no_risk_and_unmeasured_gpus_say_what_stands_in()
     ("choices", "sentence"),
     [
         ({"groups": []}, "at least one group"),
-        ({"groups": [{"gpu": "k80", "count": "0"}]}, "a count is from 1 to 1000, not 0"),
+        ({"groups": [{"gpu": "k80", "count": "0"}]}, "a count must be from 1 to 1000, not 0"),
         ({"groups": [{"gpu": "k80", "count": "2"}], "project": "my-project"}, "use t4 or l4 instead"),
-        ({"groups": [{"gpu": "k80", "count": "2"}], "cost": "much"}, "--max-cost takes a number"),
+        ({"groups": [{"gpu": "k80", "count": "2"}], "cost": "much"}, "--max-cost must be a number"),
         ({"groups": [{"gpu": "k80", "count": "2"}], "hours": "-"}, "--max-hours"),
     ],
 )

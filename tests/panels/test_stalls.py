@@ -86,10 +86,13 @@ def test_a_cell_shows_its_measure_once(monkeypatch: pytest.MonkeyPatch, capsys: 
     ("message", "said"),
     [
         ({"vm": "A100", "change": {}}, "No 'A100' was measured"),
-        ({"vm": "K80 on n1-standard-4", "change": {"cache": 7}}, "cache=7 is not a share of the data"),
+        (
+            {"vm": "K80 on n1-standard-4", "change": {"cache": 7}},
+            "cache must be a share of the data from 0 to 1, not 7",
+        ),
         ({"vm": "K80 on n1-standard-4", "change": {"clock": 2}}, "Unknown change 'clock'"),
-        ({"vm": "K80 on n1-standard-4", "change": {"cores": True}}, "cores takes a number, not True"),
-        ({"vm": ["x"], "change": 5, "asked": "x"}, "A change has names and numbers"),
+        ({"vm": "K80 on n1-standard-4", "change": {"cores": True}}, "cores must be a number, not True"),
+        ({"vm": ["x"], "change": 5, "asked": "x"}, "A change must be an object with numbers"),
     ],
 )
 def test_what_a_page_may_not_ask_is_answered_in_a_sentence(message: dict[str, Any], said: str) -> None:

@@ -55,6 +55,7 @@ def test_lines_over_batches_keep_within_their_interval(calibration: ModuleType) 
     assert misses(calibration, "examples to a target", 100, count=12) == {}
 
 
+@pytest.mark.slow
 def test_the_accuracy_of_one_more_run_keeps_within_its_interval(calibration: ModuleType) -> None:
     assert misses(calibration, "accuracy", 50, count=12) == {}
 

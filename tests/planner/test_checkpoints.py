@@ -144,9 +144,9 @@ def test_what_is_expected_is_what_happens(age: float) -> None:
 
 
 def test_work_that_no_vm_can_do_is_refused() -> None:
-    with pytest.raises(PlanError, match="No VM lives long enough"):
+    with pytest.raises(PlanError, match="VMs do not live long enough"):
         Planner(Capped(Weibull(5.0), 0.5), 4, 0.6, 0.1)
-    with pytest.raises(PlanError, match="some work"):
+    with pytest.raises(PlanError, match="work must be greater than 0"):
         Planner(PUBLISHED, 0, 0.1, 0.1)
 
 

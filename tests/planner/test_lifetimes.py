@@ -272,7 +272,7 @@ def test_spot_vms_have_no_wall(observed: Observations) -> None:
 
 def test_too_few_revocations_are_refused_and_thirty_are_not() -> None:
     few = Observations.of([1.0] * 100, [True] * 29 + [False] * 71)
-    with pytest.raises(PlanError, match="29 revocations of 100 VMs say too little"):
+    with pytest.raises(PlanError, match="29 revocations of 100 VMs are not enough"):
         enough(few, "a test")
     enough(Observations.of([1.0] * 31, [True] * 30 + [False]), "a test")
 

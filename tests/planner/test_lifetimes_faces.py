@@ -113,11 +113,12 @@ def test_a_file_of_preemptible_vms_gives_spot_no_wall(home: Path) -> None:
     ("rows", "header", "said"),
     [
         (["1,1"], "hours,revoked", "has no column lifetime_hours"),
-        (["1,1,k80", "x,1,k80"], "lifetime_hours,revoked,gpu", "row 2: lifetime_hours must be a number"),
-        (["1,maybe,k80"], "lifetime_hours,revoked,gpu", "row 1: revoked must be 1 or 0"),
-        (["1"], "lifetime_hours", "no column gpu to select by"),
-        (["1,v100"], "lifetime_hours,gpu", "has no VM that is K80"),
-        (["1,k80"] * 29, "lifetime_hours,gpu", "29 revocations of 29 VMs say too little"),
+        (["1,1,k80", "x,1,k80"], "lifetime_hours,revoked,gpu", "line 3: lifetime_hours must be a number"),
+        (["1,maybe,k80"], "lifetime_hours,revoked,gpu", "line 2: revoked must be 1 or 0"),
+        (["1,k80", "", "# old", "x,k80"], "lifetime_hours,gpu", "line 5: lifetime_hours must be a number"),
+        (["1"], "lifetime_hours", "no column gpu, by which the plan selects rows"),
+        (["1,v100"], "lifetime_hours,gpu", "has no rows of K80"),
+        (["1,k80"] * 29, "lifetime_hours,gpu", "29 revocations of 29 VMs are not enough"),
     ],
 )
 def test_a_file_s_mistakes_are_told(home: Path, rows: list[str], header: str, said: str) -> None:
@@ -133,7 +134,7 @@ def test_a_file_s_mistakes_are_told(home: Path, rows: list[str], header: str, sa
         (["--gpu", "k8"], "k80"),
         (["--region", "us-west"], "Did you mean us-west"),
         (["--gpu", "t4", "--source", "published"], "Lifetimes of T4 were never published"),
-        (["--gpu", "k80", "--region", "us-west1", "--source", "published"], "11 revocations of 48 VMs say too little"),
+        (["--gpu", "k80", "--region", "us-west1", "--source", "published"], "11 revocations of 48 VMs are not enough"),
         (["--age", "3h"], "--age needs --job"),
         (["--fit", "gamma"], "--fit"),
     ],

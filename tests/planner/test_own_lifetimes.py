@@ -119,7 +119,7 @@ def test_they_answer_where_they_are_enough_and_are_never_mixed(cluster: Callable
     assert "never mixed" in emulated.notes[0]
     assert "40 VMs, 40 revoked" in str(emulated)
     cluster("few", many(2, 20))
-    with pytest.raises(PlanError, match="20 revocations of 20 VMs say too little"):
+    with pytest.raises(PlanError, match="20 revocations of 20 VMs are not enough"):
         lifetimes("v100", source="own")
     cluster("more", many(3, 20))
     own = lifetimes("v100", "us-west1")

@@ -116,7 +116,7 @@ def test_a_plan_says_what_a_step_waits_for_and_what_another_machine_and_disk_mak
     assert said.startswith("A step on the T4 in n1-standard-16: computing ")
     for part, least in (("network", 19), ("waiting for input", 66)):
         assert float(said.partition(f"{part} ")[2].split()[0]) == pytest.approx(least, abs=2)
-    assert said.endswith("as stalls-1 measured on 4 vCPUs in 5 repeats, converted to these VMs.")
+    assert said.endswith("Measured by stalls-1 on 4 vCPUs in 5 repeats, and recomputed for this plan.")
     found = make_plan(large, known, 1000, runs=200)
     assert any("computed from the stalls that stalls-1 measured" in each for each in found.notes)
     assert 0 < large.step(known, large.groups[0]).error < 0.2
@@ -151,7 +151,7 @@ def test_a_model_whose_stalls_alone_were_measured_is_planned_and_says_so(tmp_pat
 
 
 def test_a_change_of_stalls_that_nobody_measured_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="No stalls of icac19/resnet-32 were measured"):
+    with pytest.raises(DeclarationError, match="The stalls of icac19/resnet-32 have not been measured"):
         client.plan("k80x4", workload="icac19/resnet-32", train_steps=100, what_if={"link": 2.0})
     with pytest.raises(DeclarationError, match="For cores, disks and servers use --machine-type"):
         client.plan("k80x4", workload="icac19/resnet-32", train_steps=100, what_if={"cores": 2.0})

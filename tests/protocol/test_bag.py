@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.protocol.outputs import MOST_SAID, checked_values, jobs_of
+from transient_magics.protocol.outputs import MOST_PRINTED, checked_values, jobs_of
 from transient_magics.protocol.space import parse_space
 from transient_magics.works.bags import events as b
 from transient_magics.works.bags.fold import fold, replay
@@ -54,8 +54,8 @@ def test_what_a_driver_may_say_for_ever_is_kept_once() -> None:
         assert fold(known, replace(learnt, judged=0)) is known
     state = replay(spec(), [proposed(0)])
     for attempt in range(1, 200):
-        state = fold(fold(state, started(0, attempt)), replace(lost(0, attempt), said=f"{attempt}"))
-    said = state.jobs[0].said
+        state = fold(fold(state, started(0, attempt)), replace(lost(0, attempt), printed=f"{attempt}"))
+    said = state.jobs[0].printed
     assert len(said) < 50
     assert list(said.items())[-1] == (199, "199")
 
@@ -88,11 +88,11 @@ def test_so_many_jobs_are_begun_that_none_is_waited_for() -> None:
         ({"space": parse_space("solvent=water,oil")}, "solvent has choices that are no numbers"),
         ({"surrogate": "none", "until": {"": 0.1}}, "without a surrogate nothing says when that is reached"),
         ({"until": {"": 0.1, "pressure": 0.1}}, "a number without a name is of the only output"),
-        ({"until": {"pressure": 0.0}}, "not above zero"),
-        ({"jobs": 0}, "jobs: 0 is not from 1"),
-        ({"spare": 1.5}, "spare: 1.5 is not from 0"),
-        ({"policy": "hope"}, "policy: none of reuse, memoryless"),
-        ({"name": "Bag 1"}, "name: no name"),
+        ({"until": {"pressure": 0.0}}, "must be greater than 0"),
+        ({"jobs": 0}, "jobs: must be from 1"),
+        ({"spare": 1.5}, "spare: must be from 0"),
+        ({"policy": "hope"}, "policy: must be one of reuse, memoryless"),
+        ({"name": "Bag 1"}, "name: 'Bag 1' is not a valid name"),
     ],
 )
 def test_what_cannot_be_declared_is_refused_with_its_field(wrong: dict[str, Any], why: str) -> None:
@@ -112,9 +112,9 @@ def test_a_tolerance_is_a_number_or_one_for_each_output() -> None:
         with pytest.raises(ValueError, match=r"."):
             parse_until(wrong)
     assert spec(until={"": 0.1}).tolerances(["pressure"]) == {"pressure": 0.1}
-    with pytest.raises(ValueError, match="name which --until is of"):
+    with pytest.raises(ValueError, match="name the output of --until"):
         spec(until={"": 0.1}).tolerances(["pressure", "energy"])
-    with pytest.raises(ValueError, match="--until names energie, and the jobs return pressure"):
+    with pytest.raises(ValueError, match="--until names energie, but the jobs return pressure"):
         spec(until={"energie": 0.1}).tolerances(["pressure"])
 
 
@@ -211,15 +211,15 @@ def test_what_was_saved_on_the_vm_of_a_lost_driver_is_safe_no_more() -> None:
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (proposed(2), "job 2 does not follow on 0"),
-        (proposed(0, density=0.6), "job 0 was proposed at another point"),
-        (proposed(1, density=0.1), "job 1 is at no point of the space"),
-        (started(1), "there is no job 1"),
-        (started(0, 3), "attempt 3 of job 0 does not follow on 1"),
-        (started(0, 2), "job 0 runs on worker-0 already"),
-        (result(0, 2), "attempt 2 of job 0 has not begun"),
-        (b.BagStopped(bag="bag-1", why="counted"), "there are 0 results of 3"),
-        (b.BagLearnt(bag="bag-1", batch=1, results=1, model="gp"), "there are 0 results to learn from, not 1"),
+        (proposed(2), "the next job must be 1, not 2"),
+        (proposed(0, density=0.6), "job 0 was already proposed with another point"),
+        (proposed(1, density=0.1), "the point of job 1 is outside of the space"),
+        (started(1), "unknown job 1"),
+        (started(0, 3), "the next attempt of job 0 must be 2, not 3"),
+        (started(0, 2), "job 0 already runs on worker-0"),
+        (result(0, 2), "attempt 2 of job 0 has not started"),
+        (b.BagStopped(bag="bag-1", why="counted"), "the bag has only 0 of 3 results"),
+        (b.BagLearnt(bag="bag-1", batch=1, results=1, model="gp"), "cannot have 1 results: the bag has 0"),
     ],
 )
 def test_what_cannot_follow_is_refused(event: b.BagEvent, why: str) -> None:
@@ -229,7 +229,7 @@ def test_what_cannot_follow_is_refused(event: b.BagEvent, why: str) -> None:
 
 def test_other_outputs_than_those_of_the_first_result_are_refused() -> None:
     state = replay(spec(), [proposed(0), proposed(1), started(0), started(1), result(0)])
-    with pytest.raises(ValueError, match="job 1 returns pressure, energy, the first one returned pressure"):
+    with pytest.raises(ValueError, match="job 1 returned pressure, energy, but the first job returned pressure"):
         fold(state, result(1, energy=2.0))
 
 
@@ -278,14 +278,15 @@ def fold_again(state: BagState, event: b.BagEvent) -> BagState:
 
 def test_what_attempts_printed_stays_with_their_job_and_is_bounded() -> None:
     state = replay(spec(), [
-        proposed(0), started(0), replace(lost(0, why="raised"), said="no such place"), started(0, 2), lost(0, 2),
-        started(0, 3), replace(result(0, 3), said="all is well"),
+        proposed(0), started(0), replace(lost(0, why="raised"), printed="no such "
+                                                                        "place"), started(0, 2), lost(0, 2),
+        started(0, 3), replace(result(0, 3), printed="all is well"),
     ])  # fmt: skip
-    assert state.jobs[0].said == {1: "no such place", 3: "all is well"}
-    said = {"said": "x" * MOST_SAID}
-    assert b.from_driver(line(lost(0), **said), "bag-1", NOW, NOW).to_dict()["said"] == said["said"]
-    with pytest.raises(ValueError, match="2001 characters of what was printed"):
-        b.from_driver(line(lost(0), said="x" * 2001), "bag-1", NOW, NOW)
+    assert state.jobs[0].printed == {1: "no such place", 3: "all is well"}
+    said = {"printed": "x" * MOST_PRINTED}
+    assert b.from_driver(line(lost(0), **said), "bag-1", NOW, NOW).to_dict()["printed"] == said["printed"]
+    with pytest.raises(ValueError, match="the output has 2001 characters"):
+        b.from_driver(line(lost(0), printed="x" * 2001), "bag-1", NOW, NOW)
 
 
 def test_a_driver_gives_up_vms_without_a_job_of_the_policy_of_reuse_and_no_more_than_there_are_jobs() -> None:
@@ -294,9 +295,9 @@ def test_a_driver_gives_up_vms_without_a_job_of_the_policy_of_reuse_and_no_more_
 
     state = replay(spec(), [proposed(0), started(0), gave_up("worker-1"), gave_up("worker-1")])
     assert state.given_up == ("worker-1",)
-    with pytest.raises(ValueError, match="job 0 runs on worker-0"):
+    with pytest.raises(ValueError, match="because job 0 runs on it"):
         fold(state, gave_up("worker-0"))
-    with pytest.raises(ValueError, match="by the policy memoryless"):
+    with pytest.raises(ValueError, match="the policy memoryless does not allow"):
         replay(spec(policy="memoryless"), [gave_up("worker-1")])
     many = replay(spec(), [gave_up(f"worker-{number}") for number in range(spec().begun)])
     with pytest.raises(ValueError, match=f"after {spec().begun} others"):

@@ -35,18 +35,18 @@ def test_what_is_declared_is_read_as_it_was_written(
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"command": "  "}, "command: there is nothing to run"),
-        ({"command": "a\0b"}, "command: no command has a NUL"),
-        ({"keep": "../up"}, "keep: '../up' is no folder below"),
-        ({"keep": "/etc"}, "keep: '/etc' is no folder below"),
-        ({"keep": "/"}, "keep: '/' is no folder below"),
-        ({"keep_seconds": 1.0}, "keep_seconds: 1.0 is less than 5.0"),
-        ({"workers": 0}, "workers: 0 is not from 1 to 100"),
-        ({"retries": -1}, "retries: -1 is not from 0 to 100"),
+        ({"command": "  "}, "command: the command is empty"),
+        ({"command": "a\0b"}, "command: the command must not contain NUL"),
+        ({"keep": "../up"}, "keep: '../up' is not a folder below"),
+        ({"keep": "/etc"}, "keep: '/etc' is not a folder below"),
+        ({"keep": "/"}, "keep: '/' is not a folder below"),
+        ({"keep_seconds": 1.0}, "keep_seconds: must be at least 5.0, not 1.0"),
+        ({"workers": 0}, "workers: must be from 1 to 100, not 0"),
+        ({"retries": -1}, "retries: must be from 0 to 100, not -1"),
         ({"environment": {"LD_PRELOAD": "x"}}, "environment: LD_PRELOAD cannot be set"),
         ({"environment": {"TRANSIENT_JOB": "x"}}, "environment: TRANSIENT_JOB cannot be set"),
-        ({"environment": {"a-b": "x"}}, "environment: 'a-b' is no name of a variable"),
-        ({"name": "No"}, "name: no name"),
+        ({"environment": {"a-b": "x"}}, "environment: 'a-b' is not a name of a variable"),
+        ({"name": "No"}, "name: 'No' is not a valid name"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_field(wrong: dict[str, Any], why: str) -> None:

@@ -82,11 +82,11 @@ def test_blanks_and_separators_within_quotes_and_brackets_belong_to_the_value() 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[64,32", "lacks a ]"),
-        ("64,32]", "has a ] that closes nothing"),
-        ("(1,2]", "has a ] that closes nothing"),
-        ("'adam", "has a quote ' that is never closed"),
-        ("it's", "has a quote ' that is never closed"),
+        ("[64,32", "has no closing ]"),
+        ("64,32]", "has a ] without an opening bracket"),
+        ("(1,2]", "has a ] without an opening bracket"),
+        ("'adam", "has an opening quote ' without a closing one"),
+        ("it's", "has an opening quote ' without a closing one"),
         ("true,False", "'true' is ambiguous: write True"),
         ("none,l2", "'none' is ambiguous: write None"),
         ("-Infinity,1", "'-Infinity' is ambiguous: write -inf"),
@@ -96,16 +96,16 @@ def test_blanks_and_separators_within_quotes_and_brackets_belong_to_the_value() 
         ("[relu,tanh],1", "'[relu,tanh]' is not a Python literal"),
         ("Adam(1),1", "'Adam(1)' is not a Python literal"),
         ("'a'1,2", "is not a Python literal"),
-        ("{'a': 1},2", "is of type dict, and a value is True, False, None"),
-        ("b'a',2", "is of type bytes"),
-        ("2j,1", "is of type complex"),
+        ("{'a': 1},2", "has the type dict, but a value must be True, False, None"),
+        ("b'a',2", "has the type bytes"),
+        ("2j,1", "has the type complex"),
         ("1e999,1", "'1e999' is too large"),
         ("5#x,1", "'5#x' is not a Python literal"),
-        ("1e3,10", "1e3 is a float beside whole numbers: write 1000, or 1000.0"),
-        ("nan,nan", "nan is there twice"),
-        ("[1],[1]", "[1] is there twice"),
-        ("nan:1", "is no range"),
-        ("True:2", "is no range"),
+        ("1e3,10", "1e3 is a float among whole numbers: write 1000, or 1000.0"),
+        ("nan,nan", "nan occurs twice"),
+        ("[1],[1]", "[1] occurs twice"),
+        ("nan:1", "is not a range"),
+        ("True:2", "is not a range"),
     ],
 )
 def test_malformed_literals_are_refused_in_one_sentence(text: str, said: str) -> None:
@@ -151,5 +151,5 @@ def test_scalars_of_numpy_are_numbers_and_truths() -> None:
     given = {"a": numpy.int64(3), "b": numpy.float32(0.5), "c": numpy.bool_(True), "d": [numpy.float64(0.1)]}
     run = through_json(RunSpec.from_dict({"name": "a", "train_steps": 1, "params": given}))
     assert repr(run.params) == repr({"a": 3, "b": 0.5, "c": True, "d": [0.1]})
-    with pytest.raises(ValueError, match=r"params: .* is of type ndarray"):
+    with pytest.raises(ValueError, match=r"params: .* has the type ndarray"):
         RunSpec.from_dict({"name": "a", "train_steps": 1, "params": {"a": numpy.zeros(2)}})

@@ -30,6 +30,7 @@ BORDERS: dict[str, tuple[Any, Read]] = {
 }
 CLASSES = [(cls, read) for union, read in BORDERS.values() for cls in typing.get_args(union)]
 CLASSES.append((chief_messages.Fetch, chief_messages.read_fetch))
+CLASSES += [(cls, chief_messages.read_callbacks) for cls in (chief_messages.EpochEnded, chief_messages.Called)]
 
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers(-(2**62), 2**62) | some.floats(-1e18, 1e18) | some.text(max_size=8),
@@ -62,11 +63,14 @@ def let_in(annotation: Any) -> some.SearchStrategy[Any]:
     if origin is tuple:
         return some.lists(let_in(inner[0]), min_size=1, max_size=3).map(tuple)
     if origin is not None and issubclass(origin, Mapping):
-        return some.dictionaries(some.text(max_size=8), JSON, max_size=3)
+        return some.dictionaries(some.text(max_size=8), JSON if inner[1] is object else let_in(inner[1]), max_size=3)
     plain: dict[Any, some.SearchStrategy[Any]] = {
-        int: some.integers(1, 2**62), float: some.floats(0, 1e18), bool: some.booleans(), type(None): some.none(),
+        int: some.integers(1, 2**62),
+        float: some.floats(0, 1e18),
+        bool: some.booleans(),
+        type(None): some.none(),
         str: some.text(some.characters(exclude_categories=["Cs"]), min_size=1, max_size=9),
-    }  # fmt: skip
+    }
     return plain[annotation] if annotation in plain else made(annotation)
 
 
@@ -106,10 +110,21 @@ def test_whatever_is_said_nothing_but_a_refusal_is_raised(
 @pytest.mark.parametrize("border", BORDERS)
 @pytest.mark.parametrize(
     "line",
-    [b"", b"7", b"null", b"[1]", b"{", b"{}", b'{"do":7}', b'{"do":[]}', b"\xff", b"[" * 200_000,
-     b'{"do":"ping","a":"' + b"x" * 2**20 + b'"}'],
+    [
+        b"",
+        b"7",
+        b"null",
+        b"[1]",
+        b"{",
+        b"{}",
+        b'{"do":7}',
+        b'{"do":[]}',
+        b"\xff",
+        b"[" * 200_000,
+        b'{"do":"ping","a":"' + b"x" * 2**20 + b'"}',
+    ],
     ids=lambda value: "" if isinstance(value, bytes) else value,
-)  # fmt: skip
+)
 def test_a_line_that_is_no_message_is_refused(border: str, line: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (many reasons, one way out)
         BORDERS[border][1](line)
@@ -123,33 +138,53 @@ def test_a_word_that_is_not_known_is_refused_but_between_a_worker_and_its_chief(
             found[border] = read(b'{"do":"dance","run":"run-1"}')
         except ValueError as error:
             found[border] = str(error)
-    refused = "nothing is known of 'dance'"
+    refused = "unknown kind of message 'dance'"
     assert found == {
-        "cluster": refused, "agent": refused, "chief": refused, "chief, of a worker": chief_messages.Alive(),
+        "cluster": refused,
+        "agent": refused,
+        "chief": refused,
+        "chief, of a worker": chief_messages.Alive(),
         "worker": None,
-    }  # fmt: skip
+    }
     assert chief_messages.read_to_worker(b'{"ok":false,"error":"wrong token"}') == chief_messages.Refused("wrong token")
 
 
 @pytest.mark.parametrize(
     ("border", "said", "wrong"),
     [
-        ("cluster", cluster_commands.Revoke(vm="worker-1", seconds=-1.0), "seconds: -1.0 is less than 0"),
+        ("cluster", cluster_commands.Revoke(vm="worker-1", seconds=-1.0), "seconds: must be at least 0, not -1.0"),
         ("cluster", cluster_commands.Stop(kind="party", name="job-1"), "kind: unknown kind of work: 'party'"),
-        ("cluster", cluster_commands.Logs(vm="worker-1", lines=-1), "lines: -1 is less than 0"),
+        ("cluster", cluster_commands.Logs(vm="worker-1", lines=-1), "lines: must be at least 0, not -1"),
         ("cluster", cluster_commands.Logs(vm="worker-1", run="../x"), "run: "),
-        ("agent", agent_commands.Stop(run="../x"), "run: no name"),
-        ("agent", agent_commands.Warm(run="run-1", role=cast(Any, "king"), name="ps-0"), "role: none of ps, worker"),
-        ("chief", chief_messages.Join(token="t", name="../x"), "name: no name"),
+        ("agent", agent_commands.Stop(run="../x"), "run: '../x' is not a valid name"),
+        (
+            "agent",
+            agent_commands.Warm(run="run-1", role=cast(Any, "king"), name="ps-0"),
+            "role: must be one of ps, worker",
+        ),
+        ("chief", chief_messages.Join(token="t", name="../x"), "name: '../x' is not a valid name"),
         ("chief", chief_messages.Join(token="t", name="worker-1", number=-1), "number: "),
-        ("chief", chief_messages.Files(token="t", what=cast(Any, "keys")), "what: none of records, whole, graphs"),
-        ("chief", chief_messages.Checkpoint(token="t", number=1, step=1, seconds=1.0, files=(
-            chief_messages.File(name="../../etc/passwd", size=1, sha256=""),)), "files: name: no file's name"),
-        ("chief, of a worker", chief_messages.Exhausted(fits=-1), "fits: -1 is less than 0"),
-        ("worker", chief_messages.Batch(size=-1, share=1.0), "size: -1 is less than 0"),
+        (
+            "chief",
+            chief_messages.Files(token="t", what=cast(Any, "keys")),
+            "what: must be one of records, whole, graphs",
+        ),
+        (
+            "chief",
+            chief_messages.Checkpoint(
+                token="t",
+                number=1,
+                step=1,
+                seconds=1.0,
+                files=(chief_messages.File(name="../../etc/passwd", size=1, sha256=""),),
+            ),
+            "files: name: '../../etc/passwd' is not a valid file name",
+        ),
+        ("chief, of a worker", chief_messages.Exhausted(fits=-1), "fits: must be at least 0, not -1"),
+        ("worker", chief_messages.Batch(size=-1, share=1.0), "size: must be at least 0, not -1"),
     ],
     ids=lambda value: getattr(value, "do", ""),
-)  # fmt: skip
+)
 def test_a_field_that_is_not_as_it_should_be_is_named(border: str, said: Message, wrong: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011 (compared below)
         BORDERS[border][1](said.encoded)
@@ -158,17 +193,36 @@ def test_a_field_that_is_not_as_it_should_be_is_named(border: str, said: Message
 
 ASSIGNMENT = agent_commands.Assignment("run-1", "worker", "worker-1", "10.0.0.3", ("10.0.0.2:2222",), "10.0.0.2:2221")
 ASSIGNED = {
-    "run": "run-1", "role": "worker", "name": "worker-1", "address": "10.0.0.3", "ps": ["10.0.0.2:2222"],
-    "chief": "10.0.0.2:2221", "index": 0, "gpu": "", "dispatcher": "", "shares": "", "steps": 0, "epoch_steps": 0,
-    "keep_best": "", "stop_when": "",
-}  # fmt: skip
+    "run": "run-1",
+    "role": "worker",
+    "name": "worker-1",
+    "address": "10.0.0.3",
+    "ps": ["10.0.0.2:2222"],
+    "chief": "10.0.0.2:2221",
+    "index": 0,
+    "gpu": "",
+    "dispatcher": "",
+    "shares": "",
+    "steps": 0,
+    "epoch_steps": 0,
+    "first_epoch": 0,
+    "eval_steps": 0,
+    "keep_best": "",
+    "callbacks": False,
+}
 ROLE = {"run": "run-1", "role": "ps", "name": "ps-0"}
 AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Ping(), {"do": "ping"}),
-    (cluster_commands.read, cluster_commands.Declare(kind="job", name="job-1"),
-     {"do": "declare", "kind": "job", "name": "job-1"}),
-    (cluster_commands.read, cluster_commands.Stop(kind="dask", name="dask-1", reason="its client was closed"),
-     {"do": "stop", "kind": "dask", "name": "dask-1", "reason": "its client was closed"}),
+    (
+        cluster_commands.read,
+        cluster_commands.Declare(kind="job", name="job-1"),
+        {"do": "declare", "kind": "job", "name": "job-1"},
+    ),
+    (
+        cluster_commands.read,
+        cluster_commands.Stop(kind="dask", name="dask-1", reason="its client was closed"),
+        {"do": "stop", "kind": "dask", "name": "dask-1", "reason": "its client was closed"},
+    ),
     (
         cluster_commands.read,
         cluster_commands.ExtendStudy(study="lr", trials=5, request="r7"),
@@ -178,32 +232,62 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (cluster_commands.read, cluster_commands.Save(run="run-1"), {"do": "save", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Evaluate(run="run-1"), {"do": "evaluate", "run": "run-1"}),
     (cluster_commands.read, cluster_commands.Profile(run="run-1"), {"do": "profile", "run": "run-1", "worker": ""}),
-    (cluster_commands.read, cluster_commands.Agree(run="run-1", proposal=7),
-     {"do": "agree", "run": "run-1", "proposal": 7}),
+    (
+        cluster_commands.read,
+        cluster_commands.Agree(run="run-1", proposal=7),
+        {"do": "agree", "run": "run-1", "proposal": 7},
+    ),
     (cluster_commands.read, cluster_commands.Delete(), {"do": "delete", "reason": "asked by the user"}),
-    (cluster_commands.read, cluster_commands.Revoke(vm="worker-1", seconds=7.0),
-     {"do": "revoke", "vm": "worker-1", "seconds": 7.0}),
-    (cluster_commands.read, cluster_commands.ChangeMachine(vm="worker-1", machine_type="n1-standard-2"),
-     {"do": "change machine", "vm": "worker-1", "machine_type": "n1-standard-2"}),
+    (
+        cluster_commands.read,
+        cluster_commands.Revoke(vm="worker-1", seconds=7.0),
+        {"do": "revoke", "vm": "worker-1", "seconds": 7.0},
+    ),
+    (
+        cluster_commands.read,
+        cluster_commands.ChangeMachine(vm="worker-1", machine_type="n1-standard-2"),
+        {"do": "change machine", "vm": "worker-1", "machine_type": "n1-standard-2"},
+    ),
     (cluster_commands.read, cluster_commands.Resize(spec={"name": "one"}), {"do": "resize", "spec": {"name": "one"}}),
-    (cluster_commands.read, cluster_commands.Resize(spec={"name": "one"}, give_up="slowest"),
-     {"do": "resize", "spec": {"name": "one"}, "give_up": "slowest"}),
-    (cluster_commands.read, cluster_commands.Relocate(spec={"name": "one"}, agreed=True),
-     {"do": "relocate", "spec": {"name": "one"}, "agreed": True}),
+    (
+        cluster_commands.read,
+        cluster_commands.Resize(spec={"name": "one"}, give_up="slowest"),
+        {"do": "resize", "spec": {"name": "one"}, "give_up": "slowest"},
+    ),
+    (
+        cluster_commands.read,
+        cluster_commands.Relocate(spec={"name": "one"}, agreed=True),
+        {"do": "relocate", "spec": {"name": "one"}, "agreed": True},
+    ),
     (cluster_commands.read, cluster_commands.Logs(vm="ps-0", lines=9), {"do": "logs", "vm": "ps-0", "lines": 9}),
-    (cluster_commands.read, cluster_commands.Logs(vm="ps-0", run="run-1", lines=9),
-     {"do": "logs", "vm": "ps-0", "run": "run-1", "lines": 9}),
+    (
+        cluster_commands.read,
+        cluster_commands.Logs(vm="ps-0", run="run-1", lines=9),
+        {"do": "logs", "vm": "ps-0", "run": "run-1", "lines": 9},
+    ),
     (agent_commands.read, agent_commands.Ping(), {"do": "ping"}),
-    (agent_commands.read, agent_commands.Warm(run="run-1", role="ps", name="ps-0", own=True),
-     {"do": "warm", **ROLE, "own": True}),
-    (agent_commands.read, agent_commands.Assign.of(ASSIGNMENT, ("run-1", "run-2")),
-     {"do": "assign", **ASSIGNED, "runs": ["run-1", "run-2"], "standby": False}),
-    (agent_commands.read, agent_commands.Assign.of(ASSIGNMENT, ("run-1",), standby=True),
-     {"do": "assign", **ASSIGNED, "runs": ["run-1"], "standby": True}),
+    (
+        agent_commands.read,
+        agent_commands.Warm(run="run-1", role="ps", name="ps-0", own=True),
+        {"do": "warm", **ROLE, "own": True},
+    ),
+    (
+        agent_commands.read,
+        agent_commands.Assign.of(ASSIGNMENT, ("run-1", "run-2")),
+        {"do": "assign", **ASSIGNED, "runs": ["run-1", "run-2"], "standby": False},
+    ),
+    (
+        agent_commands.read,
+        agent_commands.Assign.of(ASSIGNMENT, ("run-1",), standby=True),
+        {"do": "assign", **ASSIGNED, "runs": ["run-1"], "standby": True},
+    ),
     (agent_commands.read, agent_commands.MakeReady.of(ASSIGNMENT), {"do": "make ready", **ASSIGNED}),
     (agent_commands.read, agent_commands.Stop(run="run-1"), {"do": "stop", "run": "run-1", "at_once": False}),
-    (agent_commands.read, agent_commands.Stop(run="run-1", at_once=True),
-     {"do": "stop", "run": "run-1", "at_once": True}),
+    (
+        agent_commands.read,
+        agent_commands.Stop(run="run-1", at_once=True),
+        {"do": "stop", "run": "run-1", "at_once": True},
+    ),
     (agent_commands.read, agent_commands.Save(run="run-1"), {"do": "save", "run": "run-1"}),
     (agent_commands.read, agent_commands.Evaluate(run="run-1"), {"do": "evaluate", "run": "run-1"}),
     (
@@ -211,63 +295,152 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         agent_commands.Fork(run="run-1", program="evaluate", arguments=("--step", "9"), caller=7),
         {"do": "fork", "run": "run-1", "program": "evaluate", "arguments": ["--step", "9"], "caller": 7},
     ),
-    (agent_commands.read, agent_commands.Begin(kind="job", work="job-1", attempt=2, task={"rank": 0}),
-     {"do": "begin", "kind": "job", "work": "job-1", "attempt": 2, "task": {"rank": 0}}),
-    (agent_commands.read, agent_commands.Warn(kind="job", work="job-1", attempt=2, seconds=28.5),
-     {"do": "warn", "kind": "job", "work": "job-1", "attempt": 2, "seconds": 28.5}),
-    (agent_commands.read, agent_commands.End(kind="dask", work="dask-1"),
-     {"do": "end", "kind": "dask", "work": "dask-1", "attempt": 0}),
-    *((read, chief_messages.Join(token="t", name="worker-1", accelerator="Tesla K80"),
-       {"do": "join", "token": "t", "name": "worker-1", "accelerator": "Tesla K80"})
-      for read in (chief_messages.read_first, chief_messages.read_from_worker)),
-    (chief_messages.read_first, chief_messages.Join(token="t", name="worker-1", number=4),
-     {"do": "join", "token": "t", "name": "worker-1", "accelerator": "", "number": 4}),
-    (chief_messages.read_first, chief_messages.Checkpoint(
-        token="t", number=4, step=40, seconds=0.5,
-        files=(chief_messages.File(name="model.ckpt-40.index", size=7, sha256="ab"),)),
-     {"do": "checkpoint", "token": "t", "number": 4, "step": 40, "seconds": 0.5,
-      "files": [{"name": "model.ckpt-40.index", "size": 7, "sha256": "ab"}]}),
-    (chief_messages.read_first, chief_messages.Files(token="t", what="graphs"),
-     {"do": "files", "what": "graphs", "token": "t"}),
+    (
+        agent_commands.read,
+        agent_commands.Begin(kind="job", work="job-1", attempt=2, task={"rank": 0}),
+        {"do": "begin", "kind": "job", "work": "job-1", "attempt": 2, "task": {"rank": 0}},
+    ),
+    (
+        agent_commands.read,
+        agent_commands.Warn(kind="job", work="job-1", attempt=2, seconds=28.5),
+        {"do": "warn", "kind": "job", "work": "job-1", "attempt": 2, "seconds": 28.5},
+    ),
+    (
+        agent_commands.read,
+        agent_commands.End(kind="dask", work="dask-1"),
+        {"do": "end", "kind": "dask", "work": "dask-1", "attempt": 0},
+    ),
+    *(
+        (
+            read,
+            chief_messages.Join(token="t", name="worker-1", accelerator="Tesla K80"),
+            {"do": "join", "token": "t", "name": "worker-1", "accelerator": "Tesla K80"},
+        )
+        for read in (chief_messages.read_first, chief_messages.read_from_worker)
+    ),
+    (
+        chief_messages.read_first,
+        chief_messages.Join(token="t", name="worker-1", number=4),
+        {"do": "join", "token": "t", "name": "worker-1", "accelerator": "", "number": 4},
+    ),
+    (
+        chief_messages.read_first,
+        chief_messages.Checkpoint(
+            token="t",
+            number=4,
+            step=40,
+            seconds=0.5,
+            files=(chief_messages.File(name="model.ckpt-40.index", size=7, sha256="ab"),),
+        ),
+        {
+            "do": "checkpoint",
+            "token": "t",
+            "number": 4,
+            "step": 40,
+            "seconds": 0.5,
+            "files": [{"name": "model.ckpt-40.index", "size": 7, "sha256": "ab"}],
+        },
+    ),
+    (
+        chief_messages.read_first,
+        chief_messages.Files(token="t", what="graphs"),
+        {"do": "files", "what": "graphs", "token": "t"},
+    ),
     (chief_messages.read_first, chief_messages.Grant(token="t"), {"do": "grant", "token": "t"}),
+    (chief_messages.read_first, chief_messages.Calls(token="t"), {"do": "calls", "token": "t"}),
+    (
+        chief_messages.read_callbacks,
+        chief_messages.EpochEnded(step=40, epoch=1, sums=(32.0, 9.5), last=True),
+        {"do": "epoch ended", "step": 40, "epoch": 1, "sums": [32.0, 9.5], "last": True, "seconds": 60.0, "before": {}},
+    ),
+    (
+        chief_messages.read_callbacks,
+        chief_messages.Called(logs={"loss": 0.5}, rate=0.1, output="done"),
+        {
+            "do": "called",
+            "logs": {"loss": 0.5},
+            "rate": 0.1,
+            "stop": "",
+            "output": "done",
+            "error": "",
+            "evaluation": {},
+        },
+    ),
     (chief_messages.read_fetch, chief_messages.Fetch(name="a/train-0"), {"do": "fetch", "name": "a/train-0"}),
-    (chief_messages.read_first, chief_messages.Load(token="t", name="ps-1", cpu_seconds=1.5, clock=9.5, cores=2),
-     {"do": "load", "token": "t", "name": "ps-1", "cpu_seconds": 1.5, "clock": 9.5, "cores": 2}),
-    *((chief_messages.read_from_worker, said, values) for said, values in (
-        (chief_messages.Stepping(loss=1.5, samples=7, speed=2.0, gpu=True),
-         {"do": "stepping", "loss": 1.5, "samples": 7, "speed": 2.0, "gpu": True, "program": ""}),
-        (chief_messages.Metrics(line={"step": 7, "loss": None}), {"do": "metrics", "line": {"step": 7, "loss": None}}),
-        (chief_messages.Alive(), {"do": "alive"}),
-        (chief_messages.Noticed(), {"do": "noticed"}),
-        (chief_messages.Exhausted(fits=16), {"do": "exhausted", "fits": 16}),
-        (
-            chief_messages.Lease(serial=2, held=(4,), done=(1,), cached=(1,), wanted=20, bound=24, misses=2, fetched=9),
-            {"do": "lease", "serial": 2, "held": [4], "done": [1], "cached": [1], "wanted": 20, "bound": 24,
-             "hits": 0, "misses": 2, "saved": 0, "fetched": 9, "straight": 0, "waited": 0.0, "detour": ""},
-        ),
-        (chief_messages.Unsaved(reason="no room"), {"do": "unsaved", "reason": "no room"}),
-        (chief_messages.Trouble(reason="no", fatal=True), {"do": "trouble", "reason": "no", "fatal": True}),
-        (chief_messages.Reading(note="no end"), {"do": "reading", "note": "no end"}),
-        (chief_messages.Took(turn=7, seconds=(0.5, 0.25), examples=32, bytes=9),
-         {"do": "took", "turn": 7, "seconds": [0.5, 0.25], "examples": 32, "bytes": 9}),
-        (chief_messages.Leaving(reason="revoked"), {"do": "leaving", "reason": "revoked"}),
-    )),
-    *((cast(Read, chief_messages.read_to_worker), said, values) for said, values in (
-        (chief_messages.Joined(number=4, active=2), {"do": "joined", "number": 4, "active": 2}),
-        (
-            chief_messages.Leased(blocks=(chief_messages.LeasedBlock(number=4, size=9, records=2, crc32c=7),)),
-            {"do": "leased",
-             "blocks": [{"number": 4, "size": 9, "records": 2, "crc32c": 7, "file": "", "offset": 0}]},
-        ),
-        (chief_messages.Active(active=2), {"do": "active", "active": 2}),
-        (chief_messages.Batch(size=16, share=0.5), {"do": "batch", "size": 16, "share": 0.5}),
-        (chief_messages.Save(), {"do": "save"}),
-        (chief_messages.Take(turn=7, measure="S1", seconds=2.0),
-         {"do": "take", "turn": 7, "measure": "S1", "seconds": 2.0}),
-        (chief_messages.Stop(), {"do": "stop"}),
-        (chief_messages.Leave(reason="finished"), {"do": "leave", "reason": "finished"}),
-    )),
-]  # fmt: skip
+    (
+        chief_messages.read_first,
+        chief_messages.Load(token="t", name="ps-1", cpu_seconds=1.5, clock=9.5, cores=2),
+        {"do": "load", "token": "t", "name": "ps-1", "cpu_seconds": 1.5, "clock": 9.5, "cores": 2},
+    ),
+    *(
+        (chief_messages.read_from_worker, said, values)
+        for said, values in (
+            (
+                chief_messages.Stepping(loss=1.5, samples=7, speed=2.0, gpu=True),
+                {"do": "stepping", "loss": 1.5, "samples": 7, "speed": 2.0, "gpu": True, "program": ""},
+            ),
+            (
+                chief_messages.Metrics(line={"step": 7, "loss": None}),
+                {"do": "metrics", "line": {"step": 7, "loss": None}},
+            ),
+            (chief_messages.Alive(), {"do": "alive"}),
+            (chief_messages.Noticed(), {"do": "noticed"}),
+            (chief_messages.Exhausted(fits=16), {"do": "exhausted", "fits": 16}),
+            (
+                chief_messages.Lease(
+                    serial=2, held=(4,), done=(1,), cached=(1,), wanted=20, bound=24, misses=2, fetched=9
+                ),
+                {
+                    "do": "lease",
+                    "serial": 2,
+                    "held": [4],
+                    "done": [1],
+                    "cached": [1],
+                    "wanted": 20,
+                    "bound": 24,
+                    "hits": 0,
+                    "misses": 2,
+                    "saved": 0,
+                    "fetched": 9,
+                    "straight": 0,
+                    "waited": 0.0,
+                    "detour": "",
+                },
+            ),
+            (chief_messages.Unsaved(reason="no room"), {"do": "unsaved", "reason": "no room"}),
+            (chief_messages.Trouble(reason="no", fatal=True), {"do": "trouble", "reason": "no", "fatal": True}),
+            (chief_messages.Reading(note="no end"), {"do": "reading", "note": "no end"}),
+            (
+                chief_messages.Took(turn=7, seconds=(0.5, 0.25), examples=32, bytes=9),
+                {"do": "took", "turn": 7, "seconds": [0.5, 0.25], "examples": 32, "bytes": 9},
+            ),
+            (chief_messages.Leaving(reason="revoked"), {"do": "leaving", "reason": "revoked"}),
+        )
+    ),
+    *(
+        (cast(Read, chief_messages.read_to_worker), said, values)
+        for said, values in (
+            (chief_messages.Joined(number=4, active=2), {"do": "joined", "number": 4, "active": 2}),
+            (
+                chief_messages.Leased(blocks=(chief_messages.LeasedBlock(number=4, size=9, records=2, crc32c=7),)),
+                {
+                    "do": "leased",
+                    "blocks": [{"number": 4, "size": 9, "records": 2, "crc32c": 7, "file": "", "offset": 0}],
+                },
+            ),
+            (chief_messages.Active(active=2), {"do": "active", "active": 2}),
+            (chief_messages.Batch(size=16, share=0.5), {"do": "batch", "size": 16, "share": 0.5}),
+            (chief_messages.Save(), {"do": "save"}),
+            (
+                chief_messages.Take(turn=7, measure="S1", seconds=2.0),
+                {"do": "take", "turn": 7, "measure": "S1", "seconds": 2.0},
+            ),
+            (chief_messages.Proceed(limit=40, rate=0.5), {"do": "proceed", "limit": 40, "rate": 0.5}),
+            (chief_messages.Stop(), {"do": "stop"}),
+            (chief_messages.Leave(reason="finished"), {"do": "leave", "reason": "finished"}),
+        )
+    ),
+]
 
 
 @pytest.mark.parametrize(("read", "said", "values"), AS_EVER, ids=lambda value: getattr(value, "do", ""))

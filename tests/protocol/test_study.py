@@ -57,20 +57,20 @@ def test_no_text_of_a_space_is_answered_with_anything_but_a_sentence(text: str) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "there is nothing to try"),
-        ("lr", "'lr' names no values: write name=a,b,c, or name=low:high with :log or :int behind it"),
-        ("lr=", "'lr=' names no values"),
-        ("lr=0.1,,0.2", "lr: between two commas stands no value"),
+        ("", "there are no parameters"),
+        ("lr", "'lr' has no values: write name=a,b,c or name=low:high, optionally followed by :log or :int"),
+        ("lr=", "'lr=' has no values"),
+        ("lr=0.1,,0.2", "lr: a value is empty"),
         ("lr=0.1:0.01", "lr: the range is empty: 0.1 is not below 0.01"),
-        ("lr=0:1:log", "lr: a logarithm needs a range above zero, and 0.0 is not"),
-        ("lr=1:2:lgo", "lr: a range cannot be 'lgo'"),
-        ("lr=a:b", "lr: 'a:b' is no range"),
-        ("units=1.5:8:int", "units: a range of whole numbers begins and ends with one"),
-        ("lr=1,1.0", "lr: 1.0 is there twice"),
-        ("lr=1,2 lr=3,4", "lr is there twice"),
+        ("lr=0:1:log", "lr: the low end of a :log range must be greater than 0, not 0.0"),
+        ("lr=1:2:lgo", "lr: unknown suffix 'lgo' of a range"),
+        ("lr=a:b", "lr: 'a:b' is not a range"),
+        ("units=1.5:8:int", "units: both ends of an :int range must be whole numbers"),
+        ("lr=1,1.0", "lr: 1.0 occurs twice"),
+        ("lr=1,2 lr=3,4", "lr occurs twice"),
         ("lr=1e999:2", "lr: '1e999' is too large"),
-        ("import=1,2", "'import' is one of Python's own names"),
-        ("learning-rate=1,2", "'learning-rate' is no name that a cell can read"),
+        ("import=1,2", "'import' is reserved by Python"),
+        ("learning-rate=1,2", "'learning-rate' is not a name that a cell can read"),
     ],
 )
 def test_a_space_that_cannot_be_meant_is_refused_in_one_sentence(text: str, said: str) -> None:
@@ -140,7 +140,7 @@ def test_a_configuration_is_one_more_dimension_and_a_run_takes_exactly_its_machi
     run = spec.run_of(3, 0, points[3] or {})
     assert (run.machines, run.least_workers, run.most_workers, run.workers) == ("k80x2+p100x1", 3, 3, 3)
     assert (run.hparams, run.params) == ("lr=0.2", {"lr": 0.2}), "which no model has to know"
-    with pytest.raises(ValueError, match="'k80' is no GPU with a count: write GPUxCOUNT, as k80x4"):
+    with pytest.raises(ValueError, match="'k80' is not a GPU with a count: write GPUxCOUNT, such as k80x4"):
         StudySpec.from_dict({**spec.to_dict(), "on": ["k80"]})
 
 
@@ -158,5 +158,5 @@ def test_machines_are_read_as_they_are_written(machines: dict[str, int]) -> None
     "text", ["", "k80", "k80x", "k80x0", "x4", "k80x4@us-west1-b", "K80x4", "k80 x4", "k80x1++k80x1"]
 )
 def test_what_says_no_machines_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no GPU with a count: write GPUxCOUNT, as k80x4"):
+    with pytest.raises(ValueError, match="is not a GPU with a count: write GPUxCOUNT, such as k80x4"):
         parse_machines(text)

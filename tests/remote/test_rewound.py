@@ -106,11 +106,11 @@ async def test_the_copy_waits_for_room_for_a_file_and_says_so(tmp_path: Path, mo
     async def bring() -> None:
         said.append(mirror._known_trouble)
         if len(said) < 3:
-            raise RoomError("1.tar on ps-0 has 7 bytes, for which this machine's disk has no room")
+            raise RoomError("1.tar on ps-0 has 7 bytes, and this machine's disk has no room for it")
 
     await mirror._with_room("folder of job-1", bring)
     assert said[0] == mirror._known_trouble == ""
     assert said[1] == said[2]
     assert said[1].startswith(
-        "The folder of job-1 cannot be copied to this machine: 1.tar on ps-0 has 7 bytes, for which"
+        "The folder of job-1 cannot be copied to this machine: 1.tar on ps-0 has 7 bytes, and this"
     )

@@ -17,6 +17,7 @@ from tests.runtime.test_own_cells import COMPILED, NESTED, ODD_NAMES, READS_WORD
 from transient_magics.client.results import keras_model
 from transient_magics.runtime.programs import serve
 from transient_magics.runtime.training.user_model import structure
+from transient_magics.runtime.training.user_model.trainable import OwnModel
 
 MODEL = "keras.Sequential([layers.Dense(2)])"
 CELLS = {
@@ -68,7 +69,14 @@ def used(place: Path, text: str) -> dict[str, Any]:
         weight.assign(weight * 0)
     keras_model._load(model, dict(zip(answer["weights"], weights, strict=True)), "here")
     model(example, training=False)
+    trainable.keep_vocabularies(folder.checkpoints)
+    (place / "cell.py").write_text(text.replace("bad film", "good or other words"), encoding="utf-8")
+    on_other_data = OwnModel(folder, spec).keras_model.model
+    for weight, value in zip(on_other_data.weights, before, strict=True):
+        weight.assign(value)
+    theirs_again = [value.numpy() for _, value in structure.leaves(on_other_data(features, training=False))]
     return {
+        "on other data": _apart(theirs_again, theirs),
         "inputs": list(inputs),
         "outputs": list(ours),
         "predicted": _apart(ours.values(), theirs),

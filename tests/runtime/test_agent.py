@@ -44,11 +44,11 @@ def test_an_agent_answers_and_refuses_what_it_cannot_do(room: MachineRoom):
     assert stat.S_IMODE((room.root("vm") / "agent.sock").stat().st_mode) == 0o600
     assert [line["pid"] for line in room.reports("vm", "agent.started")] == [pid]
     for message, said in (
-        ({"do": "dance"}, "nothing is known of 'dance'"),
-        ({"do": "assign", "run": "../x"}, "assign: run: no name"),
+        ({"do": "dance"}, "unknown kind of message 'dance'"),
+        ({"do": "assign", "run": "../x"}, "assign: run: '../x' is not a valid name"),
         (worker(free_ports(1)), "run.json"),
-        ({**WARM, "name": "../x"}, "no name"),
-        ({"do": "save", "run": "run-1"}, "no chief"),
+        ({**WARM, "name": "../x"}, "is not a valid name"),
+        ({"do": "save", "run": "run-1"}, "chief of run-1 does not run"),
     ):
         answer = room.say("vm", message)
         assert answer["ok"] is False
@@ -125,7 +125,7 @@ def test_a_notice_is_reported_at_once_and_the_worker_leaves_for_good(room: Machi
     until(lambda: not room.pids("vm"), "no process")
     answer = room.say("vm", worker(free_ports(1)))
     assert answer["ok"] is False
-    assert "under notice" in answer["error"]
+    assert "has a preemption notice" in answer["error"]
 
 
 WARM = {"do": "warm", "run": "run-1", "role": "worker", "name": "worker-1"}
@@ -340,7 +340,7 @@ def test_a_worker_without_the_gpu_that_its_vm_was_rented_for_trains_on_no_cpu(ro
     room.say("vm", {**worker(free_ports(1)), "gpu": "t4"})
     (said,) = until(lambda: room.reports("vm", "process.unfit"), "that it is unfit")
     assert (said["run"], said["role"], said["name"]) == ("run-1", "worker", "worker-1")
-    assert said["reason"].startswith("TensorFlow does not see its GPU (t4): ")
+    assert said["reason"].startswith("TensorFlow cannot use the GPU (t4): ")
     (ended,) = room.reports("vm", "process.exited")
     assert said["reason"] in ended["tail"]
     assert room.pids("vm") == {}, "nor is it started again"

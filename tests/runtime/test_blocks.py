@@ -80,7 +80,7 @@ def test_a_torn_record_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         (tmp_path / blocks.NAME).unlink(missing_ok=True)
-        with pytest.raises(TrainingError, match=f"the record file {path.name} is torn: what begins {said}"):
+        with pytest.raises(TrainingError, match=f"the record file {path.name} is damaged: the part {said}"):
             blocks.indexed(tmp_path, [path])
 
 
@@ -345,7 +345,7 @@ def test_a_cache_larger_than_the_room_for_it_is_refused_and_a_full_disk_is_none(
 
 @pytest.mark.parametrize("text", ["", "2", "2GB:", "-1GB", "2GB:tape", "1e9GB", "nanGB", "9" * 40 + "GB"])
 def test_sizes_that_are_none(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no size|unknown place"):
+    with pytest.raises(ValueError, match=r"is not a size|unknown place"):
         Cache.parse(text)
     assert Cache.parse("0").bytes == 0
     assert Cache.parse("1.5GB:shm") == Cache(1_500_000_000, "shm")
@@ -470,5 +470,7 @@ def test_blocks_that_arrive_damaged_are_said_in_a_sentence(chief: Chief, monkeyp
     monkeypatch.setattr(worker_blocks, "_PAUSE", 0.0)
     chief.damaging = True
     chief.worker.start()
-    with pytest.raises(TrainingError, match=r"^block \d+ of the records could not be copied .*: it arrived damaged"):
+    with pytest.raises(
+        TrainingError, match=r"^block \d+ of the records could not be copied .*: it was damaged in transit"
+    ):
         taken(chief.worker)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime import programs
+from transient_magics.errors import TrainingError
 from transient_magics.protocol.objective import Best
 from transient_magics.runtime.files.checkpoints import Checkpoints
 
@@ -126,3 +127,13 @@ def test_a_run_whose_checkpoints_are_all_broken_never_starts_from_nothing(tmp_pa
     first, second = programs.run(BROKEN, tmp_path, own=True).splitlines()
     assert "no checkpoint of the run can be read" in first
     assert "no checkpoint of the run can be read" in second
+
+
+def test_a_checkpoint_is_found_by_its_step_or_as_the_newest(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="the run has no checkpoint yet"):
+        Checkpoints(tmp_path).find()
+    for step in (10, 20):
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+    assert (Checkpoints(tmp_path).find(), Checkpoints(tmp_path).find(10)) == (20, 10)
+    with pytest.raises(TrainingError, match=r"no checkpoint of step 15 .*Use one of these steps: 20, 10\."):
+        Checkpoints(tmp_path).find(15)

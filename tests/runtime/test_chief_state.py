@@ -14,6 +14,7 @@ from transient_magics.protocol import chief_messages as messages
 from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
+from transient_magics.runtime.parameter_server.chief.epochs import Epochs
 from transient_magics.runtime.parameter_server.chief.progress import Judge
 from transient_magics.runtime.parameter_server.chief.stall_turns import Turns
 from transient_magics.runtime.parameter_server.chief.state import LAST_SAVE_WITHIN, ChiefState, Phase
@@ -231,7 +232,8 @@ def test_a_member_that_an_old_process_displaces_is_reported_although_the_old_pro
     story = Story()
     story(events.Prepared(0))
     roster = Roster(joined={0: "worker-1", 1: "worker-1"}, training={0: "worker-1"})
-    story.state.succeed(roster, Judge(story.state.spec), Turns(story.state.spec), story.now)
+    spec = story.state.spec
+    story.state.succeed(roster, Judge(spec), Turns(spec), Epochs(spec), story.now)
     story.joins(1, "worker-2")
     story.state.members[3] = Member("worker-1", 3, 2, story.now, active=True, stepped=True)
     done = story(events.Joined(4, "worker-1", number=1))
@@ -354,7 +356,7 @@ def test_a_last_checkpoint_that_fails_is_tried_again_for_minutes_and_then_ends_t
     assert story(events.Tick(), after=11) == [events.Save()]
     story(events.SaveFailed("disk full"))
     assert story(events.Tick(), after=11) == [events.Save()]
-    assert story(saved(100))[-1] == events.Evaluate(100)
+    assert story(saved(100))[-1] == events.Evaluate(100, last=True)
     assert story.emitted("train.failed") == []
 
     story = Story()
@@ -458,7 +460,7 @@ def test_the_end_saves_evaluates_and_finishes_with_zero():
     assert events.Send(1, messages.Stop()) in story(events.StepSeen(100))
     assert events.Save() in story(events.Leaving(1, "finished"))
     assert not story.emitted("train.made"), "the last steps could still be lost"
-    assert events.Evaluate(101) in story(events.SaveDone(101, "checkpoints/model.ckpt-101", 0.1, 10))
+    assert events.Evaluate(101, last=True) in story(events.SaveDone(101, "checkpoints/model.ckpt-101", 0.1, 10))
     assert story.emitted("train.made") == [{"run": "run-1", "step": 101}]
     done = story(events.EvaluationDone(101, {"accuracy": 0.95}))
     assert kinds(done) == ["train.evaluated", "train.finished"]
@@ -488,7 +490,7 @@ def test_the_end_during_a_save_and_an_evaluation_still_evaluates_the_last_checkp
     assert story.state.is_awaited, "nothing is left but to evaluate"
     story(events.SaveDone(95, "checkpoints/model.ckpt-95", 0.1, 10))
     story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
-    assert events.Evaluate(100) in story(events.EvaluationDone(50, {"accuracy": 0.5}))
+    assert events.Evaluate(100, last=True) in story(events.EvaluationDone(50, {"accuracy": 0.5}))
     assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
 
 
@@ -500,7 +502,7 @@ def test_the_end_waits_for_the_save_in_progress_and_saves_the_last_steps_once():
     story(events.Leaving(1, "finished"))
     assert story(events.Tick(), after=6) == [], "the first checkpoint is being written"
     assert events.Save() in story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
-    assert events.Evaluate(100) in story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
+    assert events.Evaluate(100, last=True) in story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
     assert story(events.Tick(), after=6) == [], "it is there; what is left is to evaluate it"
     assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
 
@@ -526,7 +528,8 @@ def test_nothing_is_saved_beside_a_save_for_an_evaluation():
 def evaluated(story: Story, step: int, **metrics: float) -> list[Any]:
     """Save and evaluate at `step`."""
     story(events.StepSeen(step))
-    assert events.Evaluate(step) in story(events.SaveDone(step, f"checkpoints/model.ckpt-{step}", 0.1, 10))
+    done = story(events.SaveDone(step, f"checkpoints/model.ckpt-{step}", 0.1, 10))
+    assert [item.step for item in done if isinstance(item, events.Evaluate)] == [step]
     return story(events.EvaluationDone(step, metrics))
 
 

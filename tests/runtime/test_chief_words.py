@@ -11,6 +11,7 @@ from transient_magics.protocol import chief_messages, vm_events
 from transient_magics.protocol.messages import kinds
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
+from transient_magics.runtime.parameter_server.chief.epochs import Epochs
 from transient_magics.runtime.parameter_server.chief.progress import Judge
 from transient_magics.runtime.parameter_server.chief.stall_turns import Turns
 from transient_magics.runtime.parameter_server.chief.state import (
@@ -133,7 +134,7 @@ def test_a_run_from_its_first_step_to_its_last() -> None:
         (13, events.Joined(4, "worker-3"), [over(4)]),
         (13, events.StepSeen(101), []),
         (14, events.Leaving(1, "finished"), [left(0, 0, "finished"), events.Persist(), events.Save()]),
-        (15, saved(101), [written(101), made(101), events.Evaluate(101)]),
+        (15, saved(101), [written(101), made(101), events.Evaluate(101, last=True)]),
         (
             16, events.EvaluationDone(101, {"accuracy": 0.9}),
             [
@@ -303,7 +304,7 @@ def test_a_chief_that_has_stood_by_goes_on_behind_the_one_before() -> None:
     )
     told_there = Roster(joined={0: "worker-0", 1: "worker-1"}, training={1: "worker-1"})
     spec = story.state.spec
-    story.state.succeed(told_there, Judge(spec), Turns(spec), 3.0)
+    story.state.succeed(told_there, Judge(spec), Turns(spec), Epochs(spec), 3.0)
     plays(
         story,
         (3, events.Prepared(40), [told(vm_events.TrainStarted, step=40)]),
@@ -349,7 +350,7 @@ def test_a_run_that_is_stopped_ends_as_soon_as_its_steps_are_saved() -> None:
         story = training()
         plays(story, (1, events.StepSeen(100), [events.Save()]), (2, events.StopRequested(), []), (3, last, said))
     story = training()
-    said = [written(100), made(100), events.Evaluate(100)]
+    said = [written(100), made(100), events.Evaluate(100, last=True)]
     plays(story, (1, events.StepSeen(100), [events.Save()]), (2, saved(100), said))
     plays(story, (3, events.StopRequested(), [events.Finish(0)]))
 
@@ -448,8 +449,8 @@ def test_an_evaluation_is_not_begun_twice_and_the_next_one_is_of_the_next_checkp
         (9, saved(14), [written(14, asked=True)]),
         (10, events.StepSeen(101), [events.Save()]),
         (11, events.EvaluationRequested(), []),
-        (12, saved(101), [written(101), made(101), events.Evaluate(101)]),
-        (13, events.EvaluationDone(9), [evaluated, events.Evaluate(101)]),
+        (12, saved(101), [written(101), made(101), events.Evaluate(101, last=True)]),
+        (13, events.EvaluationDone(9), [evaluated, events.Evaluate(101, last=True)]),
     )  # fmt: skip
 
 

@@ -24,12 +24,11 @@ import pytest
 from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import Begin, End
-from transient_magics.protocol.outputs import MOST_SAID
+from transient_magics.protocol.outputs import MOST_PRINTED
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.works.dask import certificates
 from transient_magics.works.dask.on_vm import record
-from transient_magics.works.dask.on_vm.scheduler import Faults
 from transient_magics.works.dask.on_vm.task import DaskTask
 from transient_magics.works.dask.spec import DaskSpec
 
@@ -347,6 +346,8 @@ async def test_a_scheduler_that_is_killed_is_told_of_and_never_begun_again(room:
 
 
 def test_a_fault_counts_where_the_vm_lives_to_tell_it() -> None:
+    from transient_magics.works.dask.on_vm.scheduler import Faults  # Dask's scheduler takes half a second to import
+
     faults = Faults(allowed=1)
     faults.gone("a", ["x", "y"])
     faults.gone("b", ["x"])
@@ -399,11 +400,12 @@ def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
     assert record.last_output(tmp_path) == "", "nothing was printed"
     monkeypatch.setattr(record, "_MOST_BYTES", 50_000)
     program = (
-        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import record\n"
-        "folder = Path(sys.argv[1]); record.capture_output(folder)\n"
+        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import "
+        "record\nfolder = Path(sys.argv[1]); record.capture_output(folder)\n"
         "print('of the job before'); record.clear_output(folder)\n"
         "for line in range(5000): print(f'line {line:06}')\n"
-        "record.shorten_output(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"
+        "record.shorten_output(folder); os.system('echo by a child; echo as an error >&2'); "
+        "os.abort()"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False, timeout=60)
     assert ended.returncode == -signal.SIGABRT, ended.stderr
@@ -412,6 +414,6 @@ def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
     record.shorten_output(tmp_path)
     end = record.last_output(tmp_path)
     assert (tmp_path / record.OUTPUT_FILE).stat().st_size < size / 3
-    assert len(end) <= MOST_SAID
+    assert len(end) <= MOST_PRINTED
     assert end.startswith("line ")
     assert end.endswith("line 004999\nby a child\nas an error")

@@ -66,7 +66,7 @@ def test_an_evaluation_that_takes_too_long_is_of_a_part_drawn_once_for_the_run(t
 def test_names_of_features_outputs_and_weights_may_be_any(tmp_path: Path) -> None:
     answer = found("odd_names", tmp_path)
     for name, used in answer.items():
-        for what in ("predicted", "exported", "restored"):
+        for what in ("predicted", "exported", "restored", "on other data"):
             assert used[what] < 1e-6, f"{name}: {what}"
     assert answer["odd names"]["inputs"][:3] == ["petal length (cm)", "größe", "a/b"]
     assert answer["texts"]["inputs"] == ["text", "city"]

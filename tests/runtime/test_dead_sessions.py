@@ -20,5 +20,5 @@ def test_the_sessions_of_one_worker_are_dropped_and_nothing_else() -> None:
     assert found["before"] == [1, 2, 3]
     assert found["released"] == ["lost", 4, "lost"], "both of its sessions, not the other worker's"
     assert found["it lives after all"] == [5, 6], "the variables are as they were"
-    assert "keeps the session of worker number 0" in found["nobody there"]
+    assert "could not close the session of worker number 0" in found["nobody there"]
     assert found["released again"] == ["lost", 7]

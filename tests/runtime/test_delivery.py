@@ -97,11 +97,14 @@ async def test_two_deliveries_at_once_do_not_mix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (announced(1) + content(1) + content(1)[:5], "model.ckpt-40.index ended 699995 bytes too early"),
-        (announced(1, damaged=True) + 2 * content(1), "model.ckpt-40.data arrived damaged"),
+        (
+            announced(1) + content(1) + content(1)[:5],
+            "the chief closed the connection 699,995 bytes before the end of model.ckpt-40.index",
+        ),
+        (announced(1, damaged=True) + 2 * content(1), "model.ckpt-40.data was damaged in transit"),
         (
             announced(1).replace(b"model.ckpt-40.index", b"model.ckpt-41.index") + 2 * content(1),
-            "is not a file of that",
+            "is not a file of the",
         ),
     ],
 )

@@ -84,6 +84,11 @@ TRAINED = {
     "a batched dataset": (f"model.fit({DATASET}, epochs=2, validation_data={DATASET})\n", 64, 32),
     "a dataset with weights of classes": (f"model.fit({DATASET}, class_weight={{0: 1.0, 1: 2.0}})\n", 64, 16),
     "a PyDataset": (f"{PYDATASET}model.fit(Halves(), epochs=2)\n", 500, 4),
+    "a dataset of unknown length": (
+        f"def some(*element):\n    return True\nmodel.fit({DATASET}.filter(some), epochs=2)\n",
+        64,
+        32,
+    ),
     "a generator": ("model.fit(((x[:8], y[:8]) for _ in range(9)), epochs=3)\n", 8, 9),
     "steps of a generator": (
         "model.fit(((x[:8], y[:8]) for _ in itertools.count()), steps_per_epoch=5, epochs=3, "
@@ -104,6 +109,11 @@ TRAINED = {
         64,
         32,
     ),
+    "a sparse matrix": (
+        "import scipy.sparse\nmodel.fit(scipy.sparse.csr_matrix(x), y, batch_size=50, validation_split=0.5)\n",
+        50,
+        10,
+    ),
     "a DataFrame": (f"{FRAME}model.fit(frame, pd.Series(y), batch_size=50)\n", 50, 20),
     "code behind it": ("history = model.fit(x, y)\nprint(history.history['loss'])\nmodel.save('a.keras')\n", 32, 32),
     "a function": (
@@ -112,8 +122,20 @@ TRAINED = {
         32,
     ),
     "a caught exception": ("try:\n    model.fit(x, y)\nexcept Exception:\n    model = None\n", 32, 32),
-    "a callback that a run needs not": (
+    "callbacks that a run replaces": (
         "model.fit(x, y, callbacks=[keras.callbacks.TensorBoard(), keras.callbacks.TerminateOnNaN()])\n",
+        32,
+        32,
+    ),
+    "a callback of the user": (
+        "class Mine(keras.callbacks.Callback):\n    def on_epoch_end(self, epoch, logs=None):\n        pass\n"
+        "model.fit(x, y, callbacks=[Mine(), keras.callbacks.LambdaCallback(on_train_end=print)])\n",
+        32,
+        32,
+    ),
+    "options of EarlyStopping": (
+        "stop = keras.callbacks.EarlyStopping('loss', min_delta=0.1, baseline=1.0, start_from_epoch=2)\n"
+        "model.fit(x, y, callbacks=stop)\n",
         32,
         32,
     ),
@@ -138,7 +160,7 @@ TRAINED = {
 }
 
 REFUSED = {
-    "twice": ("model.fit(x, y)\nmodel.fit(x, y)\n", "called twice", None),
+    "twice": ("model.fit(x, y)\nmodel.fit(x, y)\n", "called a second time", None),
     "in a loop": ("for epoch in range(3):\n    model.fit(x, y)\n", "in a loop", None),
     "in a function that is called in a loop": (
         "def train():\n    model.fit(x, y)\nfor seed in range(3):\n    train()\n",
@@ -147,7 +169,7 @@ REFUSED = {
     ),
     "in a function that is called twice": (
         "def train():\n    model.fit(x, y)\ntrain()\ntrain()\n",
-        "called twice",
+        "called a second time",
         None,
     ),
     "examples in their order": ("model.fit(x, y, shuffle=False)\n", "shuffle=False of model.fit", LINE),
@@ -162,42 +184,48 @@ REFUSED = {
         LINE + 1,
     ),
     "no labels": ("model.fit(x)\n", "features without labels", LINE),
-    "a callback of the user": (
-        "class Mine(keras.callbacks.Callback):\n    pass\nmodel.fit(x, y, callbacks=[Mine()])\n",
-        "callback Mine",
-        LINE + 2,
+    "a callback of batches": (
+        "class Mine(keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs=None):\n        pass\n"
+        "model.fit(x, y, callbacks=[Mine()])\n",
+        "on_train_batch_end of the callback Mine is not called in a run",
+        LINE + 3,
     ),
-    "a metric of the training data": (
-        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping('loss'))\n",
+    "a function for batches": (
+        "model.fit(x, y, callbacks=keras.callbacks.LambdaCallback(on_batch_begin=print))\n",
+        "on_batch_begin of the callback LambdaCallback is not called in a run",
+        LINE,
+    ),
+    "the best by a metric of the training data": (
+        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping('loss', restore_best_weights=True))\n",
         "Write monitor='val_loss'",
+        LINE,
+    ),
+    "callbacks without epochs": (
+        f"model.fit({DATASET}.repeat(), callbacks=keras.callbacks.CSVLogger('a.csv'))\n",
+        "callbacks need to know how many steps an epoch has",
         LINE,
     ),
     "an unknown direction": (
         "model.fit(x, y, callbacks=keras.callbacks.ModelCheckpoint('a.keras', 'val_agreement', save_best_only=True))\n",
-        "Give the callback mode='max' or mode='min'",
-        LINE,
-    ),
-    "a least improvement": (
-        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping(min_delta=0.1))\n",
-        "min_delta of EarlyStopping is not supported",
+        "Pass mode='max' or mode='min' to the callback",
         LINE,
     ),
     "both kinds of weights": (
         "model.fit(x, y, class_weight={0: 1.0}, sample_weight=np.ones(1000))\n",
-        "class_weight or sample_weight",
+        "both class_weight and sample_weight",
         LINE,
     ),
     "two schedules": (
         "model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.1, 10)\n"
         "model.fit(x, y, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])\n",
-        "LearningRateScheduler and a schedule of the optimizer exclude each other",
+        "LearningRateScheduler cannot be used with a schedule of the optimizer",
         LINE + 1,
     ),
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
-    "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),
+    "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit must be a whole number of at least 1", LINE),
     "input_fn beside it": ("def input_fn(mode):\n    return x, y\nmodel.fit(x, y)\n", "Keep one of them", None),
     "evaluate before it": ("model.evaluate(x, y)\n", "Move it after model.fit", LINE),
-    "no training": ("", "the cell trains no model", None),
+    "no training": ("", "the cell does not train a model", None),
     "a share of too few": ("model.fit(x[:1], y[:1], validation_split=0.5)\n", "not sufficient to split", LINE),
 }
 
@@ -236,12 +264,14 @@ def test_what_a_run_cannot_do_is_refused_with_its_line(answers: dict[str, dict[s
     assert answer["line"] == line
 
 
-def test_early_stopping_and_the_best_checkpoint_are_those_of_the_run(answers: dict[str, dict[str, Any]]) -> None:
+def test_a_run_calls_early_stopping_and_keeps_the_best_checkpoint(answers: dict[str, dict[str, Any]]) -> None:
     assert answers["early stopping"]["fit"] == {
         "steps": 160,
         "epoch_steps": 16,
+        "first_epoch": 0,
+        "eval_steps": 16,
         "keep_best": "max accuracy",
-        "stop_when": "min loss no better in 2 evaluations",
+        "callbacks": True,
     }
 
 

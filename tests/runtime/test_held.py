@@ -42,7 +42,7 @@ with tf.Graph().as_default(), tf.Session() as session:
         if pace > 1:
             stop.set()
         began = time.monotonic()
-        loss_, before_, after_, examples, _, moments = held.take(session, {share: 2.0}, pace)
+        loss_, before_, after_, examples, _, moments, _ = held.take(session, {share: 2.0}, pace)
         rows.append([float(loss_), int(before_), int(after_), int(examples), len(moments), time.monotonic() - began,
                      float(session.run(weight))])
 print(json.dumps(rows))

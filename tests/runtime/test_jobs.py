@@ -402,7 +402,7 @@ def test_a_folder_that_is_too_large_or_does_not_hold_still_leaves_the_last_archi
 
     monkeypatch.setattr(archive, "_write", disturbed)
     monkeypatch.setattr(archive, "_PAUSE", 0.0)
-    with pytest.raises(ValueError, match="it changes while it is packed"):
+    with pytest.raises(ValueError, match="it changed while it was packed"):
         archive.pack(folder, tmp_path / "2.tar")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.tar", "kept"]
     archive.unpack(tmp_path / "1.tar", tmp_path / "again")

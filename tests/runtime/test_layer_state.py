@@ -243,9 +243,9 @@ def test_a_checkpoint_with_numbers_that_are_not_finite_is_refused_and_the_last_o
     saved, taken, trained, last = programs.run(KEPT, tmp_path, f"127.0.0.1:{port}", own=True).splitlines()[-4:]
     for said in (saved, taken):
         assert said.startswith("sequential/both/"), said
-        assert "moving_variance is not finite any more at step 40." in said
-        assert "the checkpoint of step 0 is from before" in said
-    assert "/bias is not finite any more at step 40. Lower learning_rate" in trained
+        assert "moving_variance is no longer finite at step 40." in said
+        assert "the checkpoint of step 0 is still finite" in said
+    assert "/bias is no longer finite at step 40. Lower learning_rate" in trained
     assert last == "40 [40, 0]"
 
 
@@ -253,7 +253,7 @@ async def test_a_chief_ends_a_run_with_the_name_of_a_variable_that_is_not_finite
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def examined(_: Keeper) -> None:
-        raise NotFiniteError("bn/moving_mean is not finite any more at step 60", fix="Look at the layer.")
+        raise NotFiniteError("bn/moving_mean is no longer finite at step 60", fix="Look at the layer.")
 
     monkeypatch.setattr(chiefs, "_TICK", 0.01)
     monkeypatch.setattr(chiefs, "_STEP_SECONDS", 0.0)
@@ -271,7 +271,7 @@ async def test_a_chief_ends_a_run_with_the_name_of_a_variable_that_is_not_finite
     watching.cancel()
     told = [json.loads(line) for line in (RunFolder(tmp_path).events).read_text(encoding="utf-8").splitlines()]
     assert told[-1]["kind"] == "train.failed"
-    assert told[-1]["reason"] == "bn/moving_mean is not finite any more at step 60. Look at the layer."
+    assert told[-1]["reason"] == "bn/moving_mean is no longer finite at step 60. Look at the layer."
 
 
 QUICK = """

@@ -98,8 +98,13 @@ assert model.optimizer.name == "adam"
 IN_A_KERNEL = """
 import random, sys
 from pathlib import Path
+from types import SimpleNamespace
 import keras, numpy
+from tests.runtime import programs
 from transient_magics import client, errors
+from transient_magics.client import commands
+
+commands.subprocess = SimpleNamespace(run=programs.serve, TimeoutExpired=TimeoutError)
 
 folder, step = Path(sys.argv[1]), int(sys.argv[2])
 images, scores = numpy.load(folder / "images.npy"), numpy.load(folder / "scores.npy")
@@ -233,7 +238,7 @@ def test_a_model_fn_is_trained_synchronously_and_answers_by_name(
     assert answers["scores"].shape == (len(images), 10)
     words[2:] = ["weights", tmp_path / "weights.npz"]
     said = programs.run("transient_magics.runtime.programs.serve", *words, own=True, code=1)
-    assert "the cell defines model_fn, and no Keras model" in said
+    assert "the cell defines model_fn instead of a Keras model" in said
 
 
 BROKEN = """
@@ -313,7 +318,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
     wider = MODEL_FN.replace("[64, 10])", "[64, 12])").replace('"bias", [10]', '"bias", [12]')
     renamed = MODEL_FN.replace('"bias", [10]', '"shift", [10]')
     for run, other, said in (
-        ("wider", wider, "has the shape (64, 10) in the checkpoint and (64, 12) in the model (--resume)."),
+        ("wider", wider, "has the shape (64, 10) in the checkpoint, but (64, 12) in the model (--resume)."),
         ("renamed", renamed, "the checkpoint has no shift (--resume)."),
     ):
         second = room.put("ps-0", {**OWN, "name": run, "resume": "first"}, other)

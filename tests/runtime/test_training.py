@@ -12,8 +12,6 @@ import re
 import shutil
 import signal
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy
 import pytest
 
 from tests.light import LIGHT
+from tests.runtime import programs
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
 from transient_magics import client
 from transient_magics.protocol.step_parts import step_parts
@@ -290,7 +289,7 @@ def test_what_the_parameter_server_kept_of_those_who_are_gone_is_released(story:
     gone = {line["number"] for line in story.events("worker.left") if line["reason"] in ("revoked", "lost")}
     assert gone
     assert gone <= released
-    assert "keeps the session" not in log
+    assert "could not close the session" not in log
 
 
 def test_nobody_else_notices_a_frozen_worker(story: Story):
@@ -403,6 +402,5 @@ def test_the_model_is_used_without_a_cluster_and_without_tensor2tensor(
 
     model = run.export(tmp_path / "model")
     numpy.save(tmp_path / "images.npy", images[..., None])
-    program = [sys.executable, "-c", SERVING, str(model), str(tmp_path / "images.npy"), str(tmp_path / "scores.npy")]
-    subprocess.run(program, check=True, cwd="/", capture_output=True, env={**os.environ, "PYTHONPATH": ""})
+    programs.run(SERVING, model, tmp_path / "images.npy", tmp_path / "scores.npy", own=True)
     assert numpy.allclose(numpy.load(tmp_path / "scores.npy"), scores, atol=1e-5)

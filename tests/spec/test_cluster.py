@@ -84,21 +84,26 @@ def test_a_declaration_reads_back_as_itself_and_one_of_a_newer_version_too() -> 
     assert set(plain) == set(ClusterSpec.__dataclass_fields__)
 
 
-UNREAD = "The cluster's declaration cannot be read: "
+UNREAD = "The cluster's declaration is invalid: "
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"name": "../.."}, "no name: '../..'"),
-        ({"zones": ()}, "it has no zones"),
-        ({"zones": (), "groups": ({"accelerator": "t4", "count": 1, "zone": FAR},)}, "it has no zones"),
-        ({"prices": {}}, "it lacks a zone or a price ('k80')"),
-        ({"prices": {"k80": SPEC.to_dict()["prices"]["k80"], "t4": SPEC.to_dict()["prices"]["t4"]}},
-         "it lacks a zone or a price ('parameter-server')"),
-        ({"max_seconds": "x"}, "max_seconds: no number: 'x'"),
+        ({"name": "../.."}, "'../..' is not a valid name"),
+        ({"zones": ()}, "zones: must have at least 1 entry, not 0"),
+        (
+            {"zones": (), "groups": ({"accelerator": "t4", "count": 1, "zone": FAR},)},
+            "zones: must have at least 1 entry, not 0",
+        ),
+        ({"prices": {}}, "it has no zone or price for 'k80'"),
+        (
+            {"prices": {"k80": SPEC.to_dict()["prices"]["k80"], "t4": SPEC.to_dict()["prices"]["t4"]}},
+            "it has no zone or price for 'parameter-server'",
+        ),
+        ({"max_seconds": "x"}, "max_seconds: must be a number, not 'x'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_whole_declaration_is_refused_with_what_it_lacks(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(DeclarationError) as refused:
         ClusterSpec.from_dict({**SPEC.to_dict(), **changes})

@@ -373,7 +373,7 @@ class Routers(Resources):
 
     def new(self, project: str, scope: str, body: dict[str, object]) -> Resource:
         """Refuse to create a router."""
-        raise wire.ApiError(501, "notImplemented", "The emulator makes no routers.")
+        raise wire.ApiError(501, "notImplemented", "The emulator does not support routers.")
 
 
 def _router(project: str, scope: str, network: Resource) -> Resource:

@@ -71,15 +71,15 @@ def _change(options: argparse.Namespace) -> dict[str, Any] | None:
     """Return the change that the command line asks for; None to show the state."""
     takes_steps = options.verb in _VERBS_WITH_STEPS
     if takes_steps and not options.steps:
-        raise DeclarationError(f"{options.verb} takes steps", fix="See -h.")
+        raise DeclarationError(f"{options.verb} needs steps", fix="-h lists them.")
     if options.steps and not takes_steps:
-        raise DeclarationError(f"{options.verb} takes no steps", fix="See -h.")
+        raise DeclarationError(f"{options.verb} does not accept steps", fix="Leave them out.")
     match options.verb:
         case "fresh" | "whole":
             return {options.verb: True}
         case "role":
             if len(options.steps) > 1:
-                raise DeclarationError("role takes one name", fix="See -h.")
+                raise DeclarationError("role needs one name", fix="-h lists the names.")
             name = options.steps[0]
             return {"role": "" if name == _EVERY_RIGHT else name}
         case "mend" | "lack":
@@ -121,8 +121,8 @@ def ask(url: str, change: dict[str, Any] | None = None) -> dict[str, Any]:
         answer = connection.getresponse()
         content = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
-        fix = "Start one with `transient emulator`, or name its --state."
-        raise UnreachableError("No emulator answers", where=url, fix=fix) from error
+        fix = "Start it with `transient emulator`, or name its --state."
+        raise UnreachableError("The emulator does not answer", where=url, fix=fix) from error
     finally:
         connection.close()
     if answer.status != 200:

@@ -172,7 +172,7 @@ def parse_boundary(options: Any) -> tuple[Rule, ...]:
     """
     rules = options["accessBoundary"]["accessBoundaryRules"]
     if not isinstance(rules, list) or not 1 <= len(rules) <= _MOST_RULES:
-        raise ValueError(f"a boundary has between 1 and {_MOST_RULES} rules")
+        raise ValueError(f"a boundary must have 1 to {_MOST_RULES} rules")
     return tuple(map(_rule, rules))
 
 
@@ -200,7 +200,7 @@ def _conditions(condition: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return kind and text of the clauses that || joins in an expression."""
     expression = condition["expression"]
     if len(expression) > _LONGEST_CONDITION:
-        raise ValueError(f"a condition has {_LONGEST_CONDITION} characters at most")
+        raise ValueError(f"a condition must have at most {_LONGEST_CONDITION} characters")
     found: list[tuple[str, str]] = []
     position = 0
     while position < len(expression):
@@ -211,7 +211,7 @@ def _conditions(condition: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         texts = zip(_CLAUSE_KINDS, clause.groups(), strict=True)
         given = [(kind, text) for kind, text in texts if text]
         if not given:
-            raise ValueError("a clause of the condition has no text")
+            raise ValueError("a clause of the condition must not be empty")
         kind, text = given[0]
         found.append((kind, re.sub(r"\\(.)", r"\1", text)))
         position = clause.end()

@@ -77,7 +77,7 @@ class Tokens:
             raise ValueError("grant_type")
         kinds = {fields["requested_token_type"], fields["subject_token_type"]}
         if kinds != {_ACCESS_TOKEN}:
-            raise ValueError("only access tokens are exchanged")
+            raise ValueError("only access tokens can be exchanged")
         if not fields["subject_token"]:
             raise ValueError("subject_token")
         options = json.loads(unquote(fields["options"]))

@@ -273,7 +273,7 @@ class Machine:
         os.close(ready)
         if not byte:
             code = await process.wait()
-            raise OSError(f"no program can be started there (code {code})")
+            raise OSError(f"no program can be started in the VM (code {code})")
         program = None
         if self._isolation is Isolation.FULL:
             # `nsenter` forks into the PID namespace, so the program is its child.
@@ -452,7 +452,7 @@ class Machine:
             return
         if self._first is None:
             name = self.plan.name
-            raise OSError(f"VM {name} does not run, so its network cannot be shaped")
+            raise OSError(f"VM {name} is not running, so its network cannot be shaped")
         present = self._delayed_addresses()
         required = set(far) if late else set[str]()
 

@@ -79,4 +79,4 @@ class SharesApi:
         for record in self._fleet.records():
             if record.identity == identity and record.status in _RUNNING:
                 return record
-        raise DeclarationError(f"No VM {identity} runs")
+        raise DeclarationError(f"VM {identity} is not running")

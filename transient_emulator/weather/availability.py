@@ -90,8 +90,8 @@ def _read(given: Mapping[str, Any]) -> Replayed:
         raise DeclarationError(what, where=_OPTION)
     traces = read_traces(text, name or "the file")
     if len(traces) != 1:
-        what = f"{len(traces)} traces for {zone}"
-        raise DeclarationError(what, where=_OPTION, fix="A zone replays one.")
+        what = f"{zone} can replay only one trace, not {len(traces)}"
+        raise DeclarationError(what, where=_OPTION, fix="Name one with ZONE=FILE.csv:TRACE.")
     # Without a GPU in the setting, the zone gets the one of the trace.
     gpu = gpu or traces[0].gpu
     if zone not in tables.ZONES:

@@ -78,7 +78,7 @@ def read(name: str, text: str, zones: Collection[str]) -> Rows:
         if line.strip() and not line.startswith("#"):
             lines.append((number, line))
     if len(lines) < 2:
-        fix = "It needs a header, as lifetime_hours, and a row per VM."
+        fix = "Write a header, such as lifetime_hours, and a row per VM."
         raise DeclarationError(f"{name} has no rows", fix=fix)
     header = _cells(name, *lines[0])
     form = _form(name, lines[0][0], header)
@@ -87,7 +87,7 @@ def read(name: str, text: str, zones: Collection[str]) -> Rows:
     for number, line in lines[1:]:
         cells = _cells(name, number, line)
         if len(cells) != len(header):
-            why = f"{len(cells)} values under {len(header)} columns"
+            why = f"the row has {len(cells)} values for {len(header)} columns"
             raise _invalid(name, number, why)
         row = dict(zip(header, cells, strict=True))
         zone = row.get("zone", "")
@@ -100,7 +100,7 @@ def read(name: str, text: str, zones: Collection[str]) -> Rows:
         if form == "at_hours":
             count = _number(name, number, "count", row.get("count") or "1")
             if count != int(count) or count < 1:
-                why = f"count must be a whole number from 1 on, not '{row['count']}'"
+                why = f"count must be a whole number of at least 1, not '{row['count']}'"
                 raise _invalid(name, number, why)
             seconds = _number(name, number, form, row[form]) * HOUR
             schedule.append(ScheduleRow(seconds, int(count), zone, gpu))
@@ -117,7 +117,7 @@ def _form(name: str, number: int, header: list[str]) -> str:
     """Return the form of the file with this header. Raises DeclarationError."""
     forms = [form for form in _FORMS if form in header]
     if not forms:
-        why = f"one column must be {' or '.join(_FORMS)}, and there are {', '.join(header)}"
+        why = f"one column must be {' or '.join(_FORMS)}, but the columns are {', '.join(header)}"
         raise _invalid(name, number, why)
     form = forms[0]
     columns = {form, *_FORMS[form]}
@@ -146,7 +146,7 @@ def _number(name: str, number: int, column: str, text: str) -> float:
         value = math.nan
     # NaN fails this comparison, too.
     if not 0 <= value < math.inf:
-        why = f"{column} must be a number from 0 on, not '{text}'"
+        why = f"{column} must be a number of at least 0, not '{text}'"
         raise _invalid(name, number, why)
     return value
 

@@ -28,7 +28,7 @@ def share(option: str) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         part = number(value, option)
         if not 0 <= part <= 1:
-            raise DeclarationError(f"{option} takes a number from 0 to 1, not '{value}'")
+            raise DeclarationError(f"{option} must be a number from 0 to 1, not '{value}'")
         return part
 
     return read
@@ -52,7 +52,7 @@ def list_of(option: str, read: Callable[[str], Any]) -> Callable[[Any], tuple[An
     def read_all(value: Any) -> tuple[Any, ...]:
         given = [value] if isinstance(value, str) else value
         if not isinstance(given, (list, tuple)):
-            raise DeclarationError(f"{option} takes a text or a list of texts, not '{value}'")
+            raise DeclarationError(f"{option} must be a text or a list of texts, not '{value}'")
         texts = [text(item, option) for item in given]
         if "none" in texts and len(texts) > 1:
             raise DeclarationError(f"{option} none cannot be combined with other values")
@@ -64,7 +64,7 @@ def list_of(option: str, read: Callable[[str], Any]) -> Callable[[Any], tuple[An
 def text(value: Any, option: str) -> str:
     """Return a text in lower case. Raises DeclarationError if it is not a text."""
     if not isinstance(value, str):
-        raise DeclarationError(f"{option} takes a text, not '{value}'")
+        raise DeclarationError(f"{option} must be a text, not '{value}'")
     return value.strip().lower()
 
 
@@ -78,7 +78,7 @@ def number(value: Any, option: str) -> float:
         except ValueError:
             read = math.nan
     if math.isnan(read):
-        raise DeclarationError(f"{option} takes a number, not '{value}'")
+        raise DeclarationError(f"{option} must be a number, not '{value}'")
     return read
 
 
@@ -114,7 +114,7 @@ def bit_rate(given: str) -> float:
     if match:
         rate = float(match[1]) * _BITS[match[2].lower()]
     if not _LOWEST_RATE <= rate <= _HIGHEST_RATE:
-        fix = "Write 100mbit; from 8kbit to 32gbit."
+        fix = "Write a rate from 8kbit to 32gbit, such as 100mbit."
         raise DeclarationError(f"Invalid rate of a link '{given}'", where="--link", fix=fix)
     return rate
 

@@ -85,7 +85,7 @@ def read(value: Any) -> Reclaim | None:
     if value == "none":
         return None
     if not isinstance(value, Mapping):
-        raise DeclarationError("A reclaim names the VMs that it is about", where=_OPTION)
+        raise DeclarationError("A reclaim must name VMs", where=_OPTION)
     vms = tuple(map(str, value.get("vms") or ()))
     cluster = str(value.get("cluster") or "")
     text = reading.text(value.get("said"), _OPTION)
@@ -97,8 +97,8 @@ def read(value: Any) -> Reclaim | None:
     number = int(count)
     if number > len(vms):
         what = (
-            f"{cluster or 'The cluster'} has {len(vms)} transient workers that run, and {number} "
-            "cannot be reclaimed"
+            f"{number} workers cannot be reclaimed, because {cluster or 'the cluster'} has only "
+            f"{len(vms)} running transient workers"
         )
         raise DeclarationError(what, where=_OPTION, fix="Write a smaller number.")
     if key == "until":

@@ -344,7 +344,8 @@ def _hours_per_minute(value: Any) -> float | None:
     hours = reading.number(value, option)
     if not 0 < hours <= _FASTEST:
         raise DeclarationError(
-            f"{option} takes hours above 0 up to {_FASTEST:g}, or none, not '{value}'"
+            f"{option} must be greater than 0 and at most {_FASTEST:g} hours, or none, not "
+            f"'{value}'"
         )
     return hours
 
@@ -436,7 +437,7 @@ def _notice(value: Any) -> float | str:
     seconds = reading.duration(text, "--notice", zero=True)
     if seconds > _LONGEST_NOTICE:
         raise DeclarationError(
-            f"--notice takes 0s to {_LONGEST_NOTICE:.0f}s, or {SCALED}, not '{value}'"
+            f"--notice must be from 0s to {_LONGEST_NOTICE:.0f}s, or {SCALED}, not '{value}'"
         )
     return seconds
 
@@ -465,7 +466,7 @@ def read_link(value: Any) -> Link | None:
         far = reading.bit_rate(rate)
         round_trip = reading.duration(span, option, zero=True) if slash else None
         if round_trip is not None and round_trip > _LONGEST_ROUND_TRIP:
-            fix = "Write 30ms; around the globe and back it is 300ms."
+            fix = "Write a shorter time, such as 30ms."
             what = f"A round trip of {span} is too long"
             raise DeclarationError(what, where=option, fix=fix)
     return Link(reading.bit_rate(near), far, round_trip)
@@ -501,7 +502,9 @@ def _gpu_speed(value: Any) -> str | GpuSpeeds:
             raise unknown("GPU", gpu, catalog.ACCELERATORS, where=option)
         speed = reading.number(times, option)
         if not 0 < speed < math.inf:
-            raise DeclarationError(f"{option} takes speeds above 0, not '{part.strip()}'")
+            raise DeclarationError(
+                f"{option} must have speeds greater than 0, not '{part.strip()}'"
+            )
         found[gpu] = speed
     return GpuSpeeds(tuple(found.items()))
 
@@ -509,7 +512,7 @@ def _gpu_speed(value: Any) -> str | GpuSpeeds:
 def _seed(value: Any) -> int:
     text = str(value).strip()
     if not text.isdecimal() or int(text) >= 1 << 63:
-        raise DeclarationError(f"--seed takes a whole number from 0 on, not '{value}'")
+        raise DeclarationError(f"--seed must be a whole number of at least 0, not '{value}'")
     return int(text)
 
 

@@ -137,7 +137,7 @@ class Weather:
         values = dict(change)
         reset = values.pop("reset", False)
         if not isinstance(reset, bool):
-            raise DeclarationError(f"reset is true or false, not '{reset}'")
+            raise DeclarationError(f"reset must be true or false, not '{reset}'")
         now = time.time()
         base = Settings(seed=self.settings.seed) if reset else self.settings
         settings = base.changed(values)
@@ -427,7 +427,7 @@ def _check_link(link: Link, own_network: bool) -> None:
     """Raise DeclarationError if links cannot be shaped here, found by trying on the loopback."""
     if not own_network:
         raise DeclarationError(
-            "The emulated VMs have no network of their own here, so their links cannot be shaped"
+            "The emulated VMs share this machine's network, so their links cannot be shaped"
         )
     try:
         if link.far is None:
@@ -442,8 +442,8 @@ def _check_link(link: Link, own_network: bool) -> None:
         try:
             os.close(delay_line.open_tap("try0"))
         except OSError as error:
-            what = f"A latency needs a TAP, and this machine gives none: {error.strerror}"
-            fix = "Write far=100mbit, for the rate alone."
+            what = f"A latency needs a TAP, which this machine cannot create: {error.strerror}"
+            fix = "Write far=100mbit for the rate only."
             raise DeclarationError(what, where="--link", fix=fix) from None
 
 

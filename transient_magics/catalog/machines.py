@@ -104,12 +104,12 @@ def machine_type(name: str) -> MachineType:
     gigabytes = int(match["megabytes"]) / 1024
     if vcpus > 96 or (vcpus != 1 and vcpus % 2) or vcpus < 1:
         raise DeclarationError(
-            f"{name}: a custom N1 machine has 1 vCPU or an even number up to 96, not {vcpus}",
-            fix=f"Take {min(96, vcpus + 1)}.",
+            f"{name}: a custom N1 machine must have 1 vCPU or an even number up to 96, not {vcpus}",
+            fix=f"Use {min(96, vcpus + 1)}.",
         )
     if int(match["megabytes"]) % 256 or not 0.9 * vcpus <= gigabytes <= 6.5 * vcpus:
         raise DeclarationError(
-            f"{name}: a custom N1 machine has 0.9 to 6.5 GB of memory per vCPU, in steps of 256 MB",
+            f"{name}: a custom N1 machine must have 0.9 to 6.5 GB per vCPU, in steps of 256 MB",
             fix=f"For example: n1-custom-{vcpus}-{vcpus * 4096}.",
         )
     return MachineType(name, vcpus, gigabytes)
@@ -157,7 +157,7 @@ def check_machine(name: str, gpu: str = "cpu", count: int = 1, zone: str = "") -
         if machine.gpu:
             raise DeclarationError(
                 f"{name} has {machine.gpu_count} {machine.gpu.upper()}, but no GPU is declared",
-                fix=f"Take {entry.machine_type}, or declare {machine.gpu}.",
+                fix=f"Use {entry.machine_type}, or declare {machine.gpu}.",
             )
     elif entry.bundled:
         _check_built_in(machine, gpu, count)
@@ -177,8 +177,11 @@ def check_zone(zone: str, gpu: str) -> None:
     near = same or zones_with(gpu)
     what = "N1 machines"
     if gpu != "cpu":
-        what = gpu.upper()
-    raise DeclarationError(f"{zone} has no known {what}", fix=f"Take {_either(near[:3])}.")
+        what = f"{gpu.upper()}s"
+    raise DeclarationError(
+        f"{what} are not available in {zone}, according to the catalog",
+        fix=f"Use {either(near[:3])}.",
+    )
 
 
 def _check_built_in(machine: MachineType, gpu: str, count: int) -> None:
@@ -186,41 +189,46 @@ def _check_built_in(machine: MachineType, gpu: str, count: int) -> None:
         return
     fitting = [other.name for other in machines_with(gpu) if other.gpu_count == count]
     counts = sorted({other.gpu_count for other in machines_with(gpu)})
-    fix = f"A VM has {_either(counts)} {gpu.upper()}."
+    fix = f"A VM has {either(counts)} {gpu.upper()}."
     if fitting:
-        fix = f"Take {fitting[0]}."
+        fix = f"Use {fitting[0]}."
     if machine.gpu == gpu:
         raise DeclarationError(
-            f"{machine.name} has {machine.gpu_count} {gpu.upper()}, not {count}", fix=fix
+            f"{machine.name} always has {machine.gpu_count} {gpu.upper()}, not {count}", fix=fix
         )
     raise DeclarationError(
-        f"The {gpu.upper()} is built into its own machines, not into {machine.name}", fix=fix
+        f"The {gpu.upper()} has machines of its own and cannot be attached to {machine.name}",
+        fix=fix,
     )
 
 
 def _check_attached(machine: MachineType, gpu: str, count: int, zone: str) -> None:
     usual = ACCELERATORS[gpu].machine_type
     if machine.gpu:
-        what = f"{machine.name} has built-in {machine.gpu.upper()}s; the {gpu.upper()} is attached to N1 machines"
-        raise DeclarationError(what, fix=f"Take {usual}.")
+        what = (
+            f"{machine.name} has built-in {machine.gpu.upper()}s; the {gpu.upper()} is "
+            "attached to N1 machines"
+        )
+        raise DeclarationError(what, fix=f"Use {usual}.")
     allowed = limits(gpu, zone)
     if count not in allowed:
         enough = next((number for number in allowed if number > count), max(allowed))
         raise DeclarationError(
-            f"A VM has {_either(allowed)} {gpu.upper()}, not {count}", fix=f"Take {enough}."
+            f"A VM can have {either(allowed)} {gpu.upper()}, not {count}", fix=f"Use {enough}."
         )
     if _fits(machine, allowed[count]):
         return
     limit = allowed[count]
     where = f" in {zone}" if zone else ""
-    fix = f"Take {usual}."
+    fix = f"Use {usual}."
     for number, most in allowed.items():
         if number > count and _fits(machine, most):
-            fix = f"Take {usual}, or {number} {gpu.upper()}."
+            fix = f"Use {usual}, or {number} {gpu.upper()}."
             break
     raise DeclarationError(
-        f"{machine.name} has {machine.vcpus} vCPUs and {machine.memory_gb:g} GB, but a VM with {count} {gpu.upper()} "
-        f"has {limit.vcpus} and {limit.memory_gb:g} at most{where}",
+        f"{machine.name} has {machine.vcpus} vCPUs and {machine.memory_gb:g} GB, but a VM with "
+        f"{count} {gpu.upper()} "
+        f"can have at most {limit.vcpus} and {limit.memory_gb:g} GB{where}",
         fix=fix,
     )
 
@@ -229,7 +237,8 @@ def _fits(machine: MachineType, limit: Limit) -> bool:
     return machine.vcpus <= limit.vcpus and machine.memory_gb <= limit.memory_gb
 
 
-def _either(choices: Iterable[object]) -> str:
+def either(choices: Iterable[object]) -> str:
+    """Return `a, b or c`."""
     *some, last = map(str, choices)
     if some:
         return f"{', '.join(some)} or {last}"
@@ -265,14 +274,20 @@ def server_machine(
         valid_size = vcpus % 2 == 0 and 2 <= vcpus <= 80 and megabytes % 256 == 0
         if valid_size and 0.5 <= megabytes / 1024 / vcpus <= 8:
             return MachineType(name, vcpus, megabytes / 1024)
-        what = f"{name}: a custom N2 machine has an even number of vCPUs up to 80, with 0.5 to 8 GB each by 256 MB"
+        what = (
+            f"{name}: a custom N2 machine must have an even number of vCPUs up to 80, with 0.5 "
+            "to 8 GB per vCPU in steps of 256 MB"
+        )
         raise DeclarationError(
             what, where=where, fix=f"For example: n2-custom-{max(2, vcpus // 2 * 2)}-16384."
         )
     if name.startswith(("n1-", "custom-")):
         return machine_type(name)
-    fix = f"Machines with a known price: {_FAMILIES} with their sizes (e2-standard-4), n1-custom-4-16384, n2-custom-4-16384."
-    raise DeclarationError(f"{whose} cannot have the machine '{name}'", where=where, fix=fix)
+    fix = (
+        f"Machines with a known price: {_FAMILIES} with their sizes (e2-standard-4), "
+        "n1-custom-4-16384, n2-custom-4-16384."
+    )
+    raise DeclarationError(f"{whose} cannot have the machine type '{name}'", where=where, fix=fix)
 
 
 def server_price(name: str, place: str) -> VmPrice:
@@ -352,14 +367,16 @@ def smaller_machine(gpu: str, rented: str, requested: str) -> tuple[Accelerator,
         for shape in shapes(gpu)
         if shape != rented and _is_no_larger(worker_entry(gpu, shape), before)
     ]
-    fix = f"There is no smaller one with {gpu.upper()}."
+    fix = f"There is no smaller machine type with a {gpu.upper()}."
     if fits:
-        fix = f"Smaller ones: {', '.join(fits)}."
+        fix = f"Use a smaller one: {', '.join(fits)}."
     if _family(found.machine_type) != _family(before.machine_type):
-        what = f"{found.machine_type} is of another family than {rented}, the worker's machine"
+        what = (
+            f"{found.machine_type} is not of the same family as {rented}, the worker's machine type"
+        )
         raise DeclarationError(what, where=OPTION, fix=fix)
     if not _is_no_larger(found, before):
-        what = f"{found.machine_type} is larger than {rented}, the worker's machine"
+        what = f"{found.machine_type} is larger than {rented}, the worker's machine type"
         raise DeclarationError(what, where=OPTION, fix=fix)
     return found, found.vcpus / before.vcpus
 
@@ -397,12 +414,14 @@ def worker_machines(text: str, kinds: Collection[str]) -> dict[str, str]:
     for part in filter(None, (word.strip().lower() for word in text.split(","))):
         before, equals, name = (word.strip() for word in part.rpartition("="))
         if equals and before not in kinds:
-            what = f"No workers with {before.upper() or 'nothing'} are declared"
+            what = f"No declared workers have the GPU '{before}'"
             raise DeclarationError(
-                what, where=OPTION, fix=f"There are {', '.join(dict.fromkeys(kinds))}."
+                what, where=OPTION, fix=f"Declared are: {', '.join(dict.fromkeys(kinds))}."
             )
         for gpu in [before] if equals else dict.fromkeys(kinds):
             if gpu in found:
-                raise DeclarationError(f"Two machines are named for {gpu.upper()}", where=OPTION)
+                raise DeclarationError(
+                    f"{gpu.upper()} has two machine types", where=OPTION, fix="Name one of them."
+                )
             found[gpu] = worker_entry(gpu, name).machine_type
     return {gpu: name for gpu, name in found.items() if name != accelerator(gpu).machine_type}

@@ -73,8 +73,10 @@ SOURCES = {
     "launch": "reports on the launch of preemptible GPUs (ZDNet, January 2018)",
     "cloud-billing": "Google's Cloud Billing API",
     "gcosts": "the table of gcosts (Cyclenerd/google-cloud-pricing-cost-calculator 0166a59)",
-    "vpc-pricing": "Google Cloud VPC network pricing, as others quote its SKUs C054-7F72-A02E and 4AF8-7C1F-39C4",
-    "quoted": "prices of whole machines that others quote of Google's lists and its Cloud Billing API",
+    "vpc-pricing": "Google Cloud VPC network pricing, as others quote its SKUs C054-7F72-A02E and "
+    "4AF8-7C1F-39C4",
+    "quoted": "prices of whole machines that others quote of Google's lists and its Cloud Billing "
+    "API",
     "probe": "constants of a published probe of preemptible GPUs' availability",
 }
 """The table's sources, by their short names."""
@@ -335,7 +337,7 @@ def _quote(item: str, place: str, column: str) -> _Quote:
     """Return the newest price of an item in the region of `place`, or in the nearest priced one."""
     quotes = _newest(item, column, *_learned())
     if not quotes:
-        raise DeclarationError(f"No price of {item} is known", fix="Its cost cannot be estimated.")
+        raise DeclarationError(f"The price of {item} is unknown, so its cost cannot be estimated")
     return quotes[nearest(place, quotes)]
 
 
@@ -422,7 +424,8 @@ def parse_disk(text: str, option: str = "--disk") -> tuple[int, str]:
     gb = int(found[1]) * (1024 if found[2] == "tb" else 1)
     if not _LEAST_DISK_GB <= gb <= _MOST_DISK_GB:
         raise DeclarationError(
-            f"A disk has {_LEAST_DISK_GB} GB to {_MOST_DISK_GB // 1024} TB", where=option
+            f"A disk must have {_LEAST_DISK_GB} GB to {_MOST_DISK_GB // 1024} TB, not '{text}'",
+            where=option,
         )
     return gb, kind
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
+from .machines import either
+
 HOUR = 3600.0
 LAST_HOUR = 24
 
@@ -266,7 +268,7 @@ def stand_in_words(gpu: str, region: str, *, short: bool = False) -> str:
     kinds = list(dict.fromkeys(table.gpu.upper() for table in used if table.gpu != "cpu"))
     of = f"in {used[0].region}"
     if kinds:
-        of = f"with {', '.join(kinds[:-1])} or {kinds[-1]}"
+        of = f"with {either(kinds)}"
     pool = f"{sum(table.launched for table in used)} preemptible VMs {of}"
     if short:
         return f"no lifetimes of {vms}{where} were published: those of {pool} stand in"

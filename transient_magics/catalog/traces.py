@@ -119,19 +119,19 @@ def read_traces(text: str, name: str) -> tuple[Trace, ...]:
     if wrong := [column for column in columns if column not in COLUMNS]:
         raise _wrong(name, f"unknown column '{wrong[0]}'")
     if missing := [column for column in COLUMNS if column not in columns]:
-        raise _wrong(name, f"no column '{missing[0]}'")
+        raise _wrong(name, f"the column '{missing[0]}' is missing")
     rows: list[_Row] = []
     for number, row in enumerate(table, 2):
         if any(key is None or value is None for key, value in row.items()):  # pyright: ignore[reportUnnecessaryComparison]
             raise _wrong(name, f"row {number} does not have {len(COLUMNS)} values")
         rows.append((number, {key: value.strip() for key, value in row.items()}))
         if len(rows) > _MOST:
-            raise _wrong(name, f"more than {_MOST:,} rows")
+            raise _wrong(name, f"the file has more than {_MOST:,} rows")
     found = tuple(
         _trace(name, list(part)) for _, part in groupby(rows, key=lambda row: _kind(row[1]))
     )
     if not found:
-        raise _wrong(name, "no rows")
+        raise _wrong(name, "the file has no rows")
     names = [trace.name for trace in found]
     if twice := [trace_name for trace_name in names if names.count(trace_name) > 1]:
         raise _wrong(name, f"the rows of {twice[0]} are not consecutive")
@@ -146,20 +146,26 @@ def _trace(name: str, rows: list[_Row]) -> Trace:
     zone, gpu, gpus = _kind(rows[0][1])
     at = list(_seconds(name, rows))
     if not zone or not gpu:
-        raise _wrong(name, f"row {rows[0][0]} lacks a zone or a GPU")
+        raise _wrong(name, f"row {rows[0][0]} has no zone or no GPU")
     per_vm = _count(name, rows[0][0], "gpus_per_vm", gpus)
     if at[0] != 0:
-        raise _wrong(name, f"row {rows[0][0]}: the trace of {zone} begins at {at[0]:g} s, not at 0")
+        raise _wrong(
+            name, f"row {rows[0][0]}: the trace of {zone} must begin at 0 s, not at {at[0]:g} s"
+        )
     for (number, _), (before, after) in zip(rows[1:], pairwise(at), strict=True):
         if after <= before:
-            raise _wrong(name, f"row {number}: {after:g} s does not come after {before:g} s")
+            raise _wrong(
+                name, f"row {number}: seconds must increase, but {after:g} follows {before:g}"
+            )
     if rows[-1][1]["available"] or len(rows) < 2:
-        raise _wrong(name, f"the trace of {zone} has no end", "Its last row has an empty number.")
+        raise _wrong(
+            name, f"the trace of {zone} has no end", "Leave the number of its last row empty."
+        )
     if gaps := [number for number, row in rows[:-1] if not row["available"]]:
         raise _wrong(
             name,
-            f"row {gaps[0]}: a gap in the trace of {zone}",
-            "Only its last row has an empty number.",
+            f"row {gaps[0]}: the trace of {zone} has an empty number before its end",
+            "Leave only the number of its last row empty.",
         )
     numbers = tuple(
         _count(name, number, "available", row["available"]) for number, row in rows[:-1]
@@ -175,7 +181,8 @@ def _seconds(name: str, rows: list[_Row]) -> Iterator[float]:
             seconds = math.nan
         if not 0 <= seconds < math.inf:
             raise _wrong(
-                name, f"row {number}: seconds must be a number from 0 on, not '{row['seconds']}'"
+                name,
+                f"row {number}: seconds must be a number of at least 0, not '{row['seconds']}'",
             )
         yield seconds
 
@@ -187,7 +194,7 @@ def _count(name: str, number: int, column: str, text: str) -> int:
 
 
 def _wrong(name: str, what: str, fix: str = "") -> DeclarationError:
-    return DeclarationError(f"{name}: {what}", fix=fix or f"Columns: {', '.join(COLUMNS)}.")
+    return DeclarationError(f"{name}: {what}", fix=fix or f"Its columns are: {', '.join(COLUMNS)}.")
 
 
 GOOGLE_H100_2025 = "google-h100-2025"

@@ -6,8 +6,8 @@ Each is text as `str`; notebooks add HTML.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ..client import Cluster, Handle, text
@@ -42,11 +42,14 @@ class Begun:
         The number of the last event in the journal of its cluster before the declaration.
     notes : tuple of str
         Sentences about its code, such as the lines that are not executed.
+    names : mapping of str to object
+        Variables that a notebook gets, in addition to the handle.
     """
 
     work: Handle[Any, Any]
     since: int
     notes: tuple[str, ...] = ()
+    names: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def __str__(self) -> str:
         declared = f"{self.work.name} is declared on {self.work.cluster.name}."

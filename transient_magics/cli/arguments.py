@@ -133,7 +133,7 @@ def explain(words: Sequence[str], *, notebook: bool = False) -> Help | Overview:
     verb = options.aliases().get(typed, typed)
     if verb == "emulator":
         raise DeclarationError(
-            "The emulator is a command of the terminal only", fix="Type: transient emulator -h"
+            "emulator works only in a terminal", fix="Type there: transient emulator -h"
         )
     if verb not in options.program_verbs():
         raise unknown("command", typed, [*options.program_verbs(), *options.aliases()])
@@ -181,7 +181,7 @@ def split(line: str) -> list[str]:
         else:
             word = (word or "") + letter
     if quote:
-        raise DeclarationError(f"The quote {quote} is never closed", where=f"column {opened}")
+        raise DeclarationError(f"The quote {quote} has no closing one", where=f"column {opened}")
     if word is not None:
         words.append(word)
     if words and words[-1].endswith(";"):
@@ -240,7 +240,7 @@ def words_of_table(table: Mapping[str, Any]) -> list[str]:
 def _group_text(group: Any) -> str:
     if not isinstance(group, Mapping) or not group.get("gpu"):
         raise DeclarationError(
-            "A [[group]] needs a gpu",
+            "A [[group]] has no gpu",
             fix='For example: gpu = "k80", count = 2, zone = "us-west1-b"',
         )
     if odd := set(group) - {"gpu", "count", "zone"}:
@@ -308,8 +308,8 @@ class _Parser(argparse.ArgumentParser):
                 r"expected (one|at least one) argument", "a value must follow", match["problem"]
             )
             message = f"{match['option'].split('/')[-1]}: {problem}"
-        message = message.replace("the following arguments are required:", "it needs")
-        raise DeclarationError(f"{self.prog}: {message}", fix="-h lists what it takes.")
+        message = message.replace("the following arguments are required:", "missing")
+        raise DeclarationError(f"{self.prog}: {message}", fix="-h lists its arguments.")
 
 
 def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
@@ -375,9 +375,9 @@ def _refuse_unknown(words: Sequence[str], declared: Iterable[Option], called: st
             raise unknown("option", name, flags, where=called, otherwise=hint)
     quoted = any(option.name == "command" for option in declared)
     if quoted:
-        fix = 'Put the whole command in quotes, as "python train.py".'
+        fix = 'Put the whole command in quotes, such as "python train.py".'
     else:
-        fix = "-h shows what it takes."
+        fix = "-h lists its arguments."
     raise DeclarationError(f"Unexpected argument '{words[0]}'", where=called, fix=fix)
 
 

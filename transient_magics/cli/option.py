@@ -186,7 +186,9 @@ def whole(option: str, least: int = 1) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if not text.strip().isdecimal() or int(text) < least:
-            raise DeclarationError(f"{option} takes a whole number from {least} on, not '{text}'")
+            raise DeclarationError(
+                f"{option} must be a whole number of at least {least}, not '{text}'"
+            )
         return int(text)
 
     return read
@@ -201,7 +203,7 @@ def positive(option: str) -> Callable[[str], float]:
         except ValueError:
             value = math.nan
         if not 0 < value < math.inf:
-            raise DeclarationError(f"{option} takes a number above zero, not '{text}'")
+            raise DeclarationError(f"{option} must be a number greater than 0, not '{text}'")
         return value
 
     return read
@@ -222,7 +224,7 @@ def share(option: str) -> Callable[[str], float]:
         except ValueError:
             value = math.nan
         if not 0 <= value < 1:
-            raise DeclarationError(f"{option} takes a number from 0 to below 1, not '{text}'")
+            raise DeclarationError(f"{option} must be at least 0 and less than 1, not '{text}'")
         return value
 
     return read
@@ -241,7 +243,9 @@ def batch_bounds(text: str) -> dict[str, Any]:
     if most:
         found["batch_most"] = read(most)
     if not comma or not found or (least and most and int(least) > int(most)):
-        raise DeclarationError(f"Invalid --batch-bounds '{text}'", fix="For example: 16,256")
+        raise DeclarationError(
+            f"Invalid --batch-bounds '{text}'", fix="Write LEAST,MOST, such as 16,256."
+        )
     return found
 
 
@@ -270,7 +274,9 @@ def one_gpu(text: str) -> str:
     """Parse one GPU."""
     found = gpus(text)
     if len(found) != 1:
-        raise DeclarationError("--gpus takes one GPU here", where=f"--gpus {text}")
+        raise DeclarationError(
+            "--gpus must be one GPU here", where=f"--gpus {text}", fix="For example: --gpus t4."
+        )
     return found[0]
 
 
@@ -291,7 +297,7 @@ def one_zone(option: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         named = zones(text, option)
         if len(named) != 1:
-            raise DeclarationError(f"{option} takes one zone")
+            raise DeclarationError(f"{option} must be one zone, not '{text}'")
         return named[0]
 
     return read
@@ -313,7 +319,7 @@ def fallback(text: str) -> float | None:
     if word != "on-demand":
         raise DeclarationError(
             f"Invalid --fallback '{text}'",
-            fix="Write on-demand, or on-demand=10m for another time.",
+            fix="Write none, on-demand, or on-demand=10m for another time.",
         )
     if time:
         return parse_duration(time, "--fallback", unit="m")
@@ -326,9 +332,7 @@ def preemption_notice(text: str) -> int:
         return 0
     seconds = parse_duration(text, "--preemption-notice", unit="s")
     if seconds not in (0, 120):
-        raise DeclarationError(
-            f"Invalid --preemption-notice '{text}'", fix="Compute Engine takes 120s or none."
-        )
+        raise DeclarationError(f"Invalid --preemption-notice '{text}'", fix="Write 120s or none.")
     return int(seconds)
 
 
@@ -372,7 +376,7 @@ def which_checkpoint(text: str) -> str | int:
     """Parse `last`, `best`, or the step of a checkpoint."""
     word = text.strip().lower()
     if word not in ("last", "best") and not word.isdecimal():
-        raise DeclarationError(f"--checkpoint takes last, best or a step, not '{text}'")
+        raise DeclarationError(f"--checkpoint must be last, best or a step, not '{text}'")
     if word.isdecimal():
         return int(word)
     return word
@@ -381,16 +385,16 @@ def which_checkpoint(text: str) -> str | int:
 def variable(text: str) -> str:
     """Parse a variable's name."""
     if not text.isidentifier():
-        raise DeclarationError(f"-o takes a variable's name, not '{text}'")
+        raise DeclarationError(f"-o must be the name of a variable, not '{text}'")
     return text
 
 
 def overrides(text: str) -> str:
-    """Check hyper-parameters: `NAME=VALUE,...`."""
+    """Check hyperparameters: `NAME=VALUE,...`."""
     import re
 
     if text and not re.match(r"\s*\w+(\[\d+\])?\s*=", text):
-        raise DeclarationError(f"Invalid --hparams '{text}'", fix="Write name=value,name=value.")
+        raise DeclarationError(f"Invalid --hparams '{text}'", fix="Write NAME=VALUE,NAME=VALUE.")
     return text
 
 
@@ -400,7 +404,7 @@ def parameter(text: str) -> tuple[str, Value]:
 
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not value:
-        raise DeclarationError(f"Invalid --param '{text}'", fix="Write name=value, as lr=0.1.")
+        raise DeclarationError(f"Invalid --param '{text}'", fix="Write NAME=VALUE, such as lr=0.1.")
     try:
         return parameter_name(name), parse_value(value)
     except ValueError as error:
@@ -417,7 +421,9 @@ def changes(text: str) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals:
-            raise DeclarationError(f"Invalid --what-if '{text}'", fix="Write cache=0.5,link=2.")
+            raise DeclarationError(
+                f"Invalid --what-if '{text}'", fix="Write NAME=NUMBER, such as cache=0.5,link=2."
+            )
     return found
 
 
@@ -446,7 +452,7 @@ def evaluate_every(text: str) -> int:
     word = text.strip().lower()
     if word != "end" and (not word.isdigit() or int(word) < 1):
         raise DeclarationError(
-            f"--eval-every takes a whole number of steps from 1 on, or end, not '{text}'"
+            f"--eval-every must be a number of steps of at least 1, or end, not '{text}'"
         )
     if word == "end":
         return 0
@@ -492,7 +498,7 @@ def evaluation_batches(text: str) -> int:
     word = text.strip().lower()
     if word != "all" and (not word.isdigit() or int(word) < 1):
         raise DeclarationError(
-            f"--eval-batches takes a whole number from 1 on, or all, not '{text}'"
+            f"--eval-batches must be a whole number of at least 1, or all, not '{text}'"
         )
     if word == "all":
         return 0

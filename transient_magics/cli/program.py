@@ -101,7 +101,7 @@ def _obey(command: Command) -> int:
         return 0
     if command.output:
         raise DeclarationError(
-            "-o binds a handle in a notebook; a terminal has none", fix="Leave it out."
+            "-o works only in notebooks, where it names a variable", fix="Leave it out."
         )
     if command.verb in options.work_commands():
         _begin(command)

@@ -93,7 +93,10 @@ def begin(command: Command, code: Code) -> Any:
     notes: Sequence[str] = ()
     if found.notes:
         notes = found.notes(command.values, code)
-    return Begun(answer, before.get(answer.cluster.identity, 0), tuple(notes))
+    names: Mapping[str, object] = {}
+    if found.names:
+        names = found.names(answer, code)
+    return Begun(answer, before.get(answer.cluster.identity, 0), tuple(notes), names)
 
 
 def _export(run: str, cluster: str | None = None, **how: Any) -> Path:

@@ -88,7 +88,7 @@ def check(
         Parameters that are defined before the code runs, each with the option that sets it. With
         `own_model`, the code must read all of them.
     hparams
-        Whether the options may set hyper-parameters.
+        Whether the options may set hyperparameters.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def check(
 
 
 def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> None:
-    """Check the names of hyper-parameters of Tensor2Tensor.
+    """Check the names of hyperparameters of Tensor2Tensor.
 
     Names that appear in the code count as defined by it. If Tensor2Tensor is not installed on this
     machine, the check of the run on the VM finds unknown names.
@@ -140,7 +140,7 @@ def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> N
         return
     for name in names:
         if name not in valid and not re.search(rf"\b{re.escape(name)}\b", source):
-            raise unknown("hyper-parameter of Tensor2Tensor", name, valid, where=where)
+            raise unknown("hyperparameter of Tensor2Tensor", name, valid, where=where)
 
 
 def check_syntax(source: str, line_offset: int = 0, file: str = "") -> None:
@@ -219,13 +219,19 @@ def files_of(packages: Iterable[str]) -> dict[str, Path]:
         if not package.startswith("/") or not path.is_file():
             continue
         if path.name in found:
-            raise DeclarationError(f"Two files have the name {path.name}", where="--pip")
+            raise DeclarationError(
+                f"Two package files have the name {path.name}", where="--pip", fix="Leave one out."
+            )
         if not is_path(path.name):
-            raise DeclarationError(f"Invalid name of a package: {path.name!r}", where="--pip")
+            raise DeclarationError(
+                f"Invalid name of a package file: {path.name!r}",
+                where="--pip",
+                fix="Rename the file.",
+            )
         found[path.name] = path
     if sum(path.stat().st_size for path in found.values()) > MOST_PACKAGES_BYTES:
         raise DeclarationError(
-            f"The files of packages are larger than {MOST_PACKAGES_BYTES >> 20} MB",
+            f"The package files have more than {MOST_PACKAGES_BYTES >> 20} MB together",
             where="--pip",
             fix="Give the URL of large packages instead of a file.",
         )
@@ -256,18 +262,17 @@ def _parse(source: str, line_offset: int, file: str = "") -> ast.Module:
             fix = f"The line is: {line}"
         if _OF_NOTEBOOKS.search(line):
             fix = (
-                "Lines with % and ! work in notebooks only; VMs run plain Python. For packages: "
-                "--pip."
+                "Remove lines with % and !, because VMs run plain Python. For packages, use --pip."
             )
         if re.search(r"await|async", error.msg):
             fix = (
-                "Only notebooks await at the top level. Await in an async function, and call "
+                "Only notebooks can await at the top level. Await in an async function, and call "
                 "asyncio.run(...)."
             )
         raise CellError(f"{_place(number, line_offset, file)}: {error.msg}", fix=fix) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise CellError(
-            f"{file or 'The cell'} cannot be compiled: {error or type(error).__name__}"
+            f"{file or 'The cell'} cannot be compiled: {str(error) or type(error).__name__}"
         ) from None
 
 
@@ -337,9 +342,9 @@ def _check_own_model(source: str, tree: ast.Module) -> None:
         "model) or model_fn(features, labels, mode)."
     )
     if "input_fn" in defined:
-        what = "The cell trains no model: it defines no model or model_fn"
+        what = "The cell does not train a model: it defines neither model nor model_fn"
     else:
-        what = "The cell trains no model: it neither calls fit nor defines input_fn"
+        what = "The cell does not train a model: it neither calls fit nor defines input_fn"
     if not keras_cell.uses_keras(tree):
         fix += " For a model of Tensor2Tensor, name --model, --hparams-set and --problem."
     raise CellError(what, fix=fix)
@@ -473,7 +478,7 @@ def _advice(name: str, notebook: Collection[str], hparams: bool, unread: Mapping
         return (
             "Define it in the cell, or import it there from a module that you send with --include."
         )
-    if not hparams:  # only models of Tensor2Tensor have hyper-parameters
+    if not hparams:  # only models of Tensor2Tensor have hyperparameters
         return "Define it in the cell, or in a module that comes with --include."
     return (
         "Define it in the cell, or pass its value in the first line, as --hparams "
@@ -508,6 +513,6 @@ def _check_local_imports(tree: ast.Module, line_offset: int, sent: set[str], fol
                 if path.exists():
                     place = _place(node.lineno, line_offset)
                     raise CellError(
-                        f"{place}: '{top}' is next to the notebook, but not on the VMs",
+                        f"{place}: the module '{top}' is next to the notebook, but not on the VMs",
                         fix=f"Send it along: --include {name}",
                     )

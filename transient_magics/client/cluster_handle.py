@@ -83,7 +83,7 @@ class Cluster(BaseCluster):
         worker
             The name of the VM, such as `worker-1`.
         seconds
-            The time until the notice, in seconds. The VM stops 30 seconds after its notice.
+            The time until the notice, in seconds. The VM stops 30 seconds after the notice.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Cluster(BaseCluster):
     def agree(self, proposal: int | None = None) -> tuple[str, ...]:
         """Accept the proposed release of workers (`--give-up ask`).
 
-        To release other workers instead, revoke them: they count too.
+        To release other workers instead, revoke them. Revoked workers count too.
 
         Parameters
         ----------
@@ -120,7 +120,8 @@ class Cluster(BaseCluster):
         going = self.state.proposed_to_go
         if reclaim is None or reclaim.proposed is None or not going:
             raise ClusterError(
-                f"Nothing is proposed for {self.name}", fix="Its panel and `status` show proposals."
+                f"{self.name} has no proposal to agree to",
+                fix="Its panel and `status` show proposals.",
             )
         commands.send(self.directory, Agree(run="", proposal=proposal or reclaim.proposed.seq))
         return going
@@ -146,8 +147,8 @@ class Cluster(BaseCluster):
             The share of its CPU and of its network that the VM keeps, from 0.05 to 1. The VM
             continues to run.
         machine_type
-            The new machine type, such as `n1-standard-2`, instead of these: the worker leaves its
-            run, is stopped, changed and started again, and rejoins the run.
+            The new machine type, such as `n1-standard-2`, instead of `cpu` and `network`. The
+            worker leaves its run, is stopped, changed and started again, and rejoins the run.
         reclaim
             The number of vCPUs to take from all workers together, instead of from one worker.
         policy
@@ -246,7 +247,7 @@ class Cluster(BaseCluster):
 
         if bool(spec) == bool(ps) or (ps and give_up):
             raise DeclarationError(
-                "A resize takes either workers or --ps N", fix="For example: k80x6"
+                "A resize needs workers or --ps N, not both", fix="For example: k80x6"
             )
         current = self._current
         if ps:
@@ -277,7 +278,7 @@ class Cluster(BaseCluster):
         Returns
         -------
         Relocation
-            The price, with that of the data transfer, shown as sentences.
+            The price of the move and of its data transfer, shown as sentences.
 
         Raises
         ------
@@ -318,7 +319,7 @@ class Cluster(BaseCluster):
         else:
             current = self.state.spec
         if current is None:
-            raise ClusterError(f"{self.name} is not declared yet")
+            raise ClusterError(f"{self.name} is not declared yet", fix="Try again in a moment.")
         return current
 
     def logs(self, worker: str, lines: int = 200) -> Log:
@@ -339,9 +340,7 @@ class Cluster(BaseCluster):
         return Log(commands.send(self.directory, Logs(vm=worker, lines=lines))["text"])
 
     def delete(self, timeout: float | None = 300.0) -> None:
-        """Delete all VMs of the cluster. Results remain.
-
-        A deleted cluster may be deleted again.
+        """Delete all VMs of the cluster, and keep the results. Do nothing if it is deleted.
 
         Parameters
         ----------

@@ -23,6 +23,7 @@ from ..errors import (
     TrainingError,
     TransientError,
     checked_answer,
+    reason_of,
 )
 from ..journal import kept
 from ..journal.declared import unreadable
@@ -33,7 +34,7 @@ from ..runtime.role import environment
 
 _START_SECONDS = 20.0
 _START_AGAIN_SECONDS = 5.0
-SWEPT = "`transient cluster sweep` finds its VMs."
+SWEPT = "To find its VMs: `transient cluster sweep`."
 
 
 def in_charge(directory: Path) -> bool:
@@ -80,7 +81,7 @@ def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
             )
         except OSError as error:
             raise ControllerError(
-                f"The controller of {directory.name} could not be started: {error}"
+                f"The controller of {directory.name} could not be started: {reason_of(error)}"
             ) from error
 
 
@@ -125,7 +126,7 @@ def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, 
             if time.monotonic() > deadline:
                 what = f"The controller of {directory.name} does not answer"
                 raise ControllerError(
-                    what, fix=f"Its log: {directory / layout.CONTROLLER_LOG}"
+                    what, fix=f"See its log: {directory / layout.CONTROLLER_LOG}"
                 ) from None
             time.sleep(0.05)
 
@@ -174,7 +175,10 @@ def _request(path: Path, command: Command, timeout: float) -> dict[str, Any]:
                     raise ConnectionRefusedError("the controller ended before it answered")
                 answer += piece
         except TimeoutError:
-            raise ControllerError(f"The controller did not answer within {timeout:.0f} s") from None
+            raise ControllerError(
+                f"The controller did not answer within {timeout:.0f} s",
+                fix="Try again in a moment.",
+            ) from None
     return checked_answer(json.loads(answer))
 
 
@@ -223,7 +227,7 @@ def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> No
     run_program("fetch", "Fetching", stdin=json.dumps(request), timeout=6 * 3600.0)
 
 
-_TAKE_AWAY = "run.fetch(FOLDER) takes what it needs to a machine that has it."
+_TAKE_AWAY = "or copy the run with run.fetch(FOLDER) to a machine that has them."
 
 
 def run_model_program(
@@ -257,8 +261,8 @@ def run_model_program(
 
     if missing := [name for name in ("tensorflow", "tensor2tensor") if find_spec(name) is None]:
         raise TrainingError(
-            f"{what} needs the training stack, and {missing[0]} is not installed on this machine",
-            fix=f"`make venv` installs it; {otherwise}",
+            f"{what} needs TensorFlow and Tensor2Tensor, but {missing[0]} is not installed here",
+            fix=f"Run `make venv` in a checkout to install them; {otherwise}",
         )
     own = environment(os.environ)
     return _run_module(

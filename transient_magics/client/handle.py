@@ -90,7 +90,7 @@ class Handle(Generic[State, Outcome]):
         found = self._state_in(self.cluster.state)
         if found is None:
             raise ClusterError(
-                f"{self.name} has not started",
+                f"{self.name} has not started yet",
                 where=self.cluster.name,
                 fix="Try again in a moment.",
             )
@@ -193,7 +193,7 @@ class Handle(Generic[State, Outcome]):
 
     @property
     def alone(self) -> bool:
-        """Whether its cluster was declared for this work only, which studies can do."""
+        """Whether the cluster was declared only for this work, as studies can do."""
         return False
 
     @property
@@ -219,7 +219,9 @@ class Handle(Generic[State, Outcome]):
         state = self.cluster.follow(self.is_over, left)
         if state is None:
             raise TrainingError(
-                f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name
+                f"{self.name} has not ended within {timeout:.0f} s",
+                where=self.cluster.name,
+                fix="It continues; wait again.",
             )
         return state
 

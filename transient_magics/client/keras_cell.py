@@ -48,12 +48,12 @@ def refuse(tree: ast.Module, place: Place) -> None:
     for call, name in calls:
         if name.endswith("Strategy") and "tensorflow" in imported:
             raise CellError(
-                f"{_at(place, call)}: a run does not use {name}",
+                f"{_at(place, call)}: {name} has no effect in a run",
                 fix="Leave the strategy and its scope out: a run distributes the model itself.",
             )
     for method in _train_steps(tree):
         raise CellError(
-            f"{_at(place, method)}: a run does not call a train_step of the model's own",
+            f"{_at(place, method)}: a run does not call a custom train_step",
             fix="Override compute_loss instead, or run the cell as a job with %%job.",
         )
     if trains(tree):
@@ -62,8 +62,7 @@ def refuse(tree: ast.Module, place: Place) -> None:
     for call, name in calls:
         if name == "GradientTape" and not _defines(tree, "input_fn"):
             raise CellError(
-                f"{_at(place, call)}: a run does not execute a training loop of the cell's own "
-                "(GradientTape)",
+                f"{_at(place, call)}: a run does not execute a custom training loop (GradientTape)",
                 fix="Call fit of a compiled Keras model, or run the cell as a job with %%job.",
             )
 
@@ -106,6 +105,31 @@ def notes(source: str, line_offset: int = 0) -> list[str]:
     return found
 
 
+def history_name(source: str) -> str:
+    """Return the variable to which the cell assigns what its last `fit` returns; "" for none."""
+    tree = ast.parse(source)
+    assigned = {
+        id(node.value): node.targets[0].id
+        for node in _of_module(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    fits = [
+        call
+        for call, name in _calls(tree)
+        if name == "fit" and isinstance(call.func, ast.Attribute)
+    ]
+    last = max(fits, key=lambda call: call.lineno, default=None)
+    return assigned.get(id(last), "")
+
+
+def _of_module(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes whose assignments bind names of the module."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _of_module(node)
+
+
 def _fits(statement: ast.stmt) -> bool:
     return any(
         isinstance(node, ast.Call) and _name(node) == "fit" and isinstance(node.func, ast.Attribute)
@@ -128,12 +152,13 @@ def _refuse_frameworks(imported: dict[str, int], backend: str, place: Place) -> 
         line = place(imported[module])
         if backend == module:
             raise CellError(
-                f"{line}: Keras computes with TensorFlow in a run, and the cell uses {name}",
+                f"{line}: the cell uses {name}, but Keras uses TensorFlow in a run",
                 fix=f"Use keras.ops instead of {module}. {_JOB.format(package=package)}",
             )
         if not any(other in imported for other in _KERAS):
             raise CellError(
-                f"{line}: %%train trains models of Keras and TensorFlow, and the cell uses {name}",
+                f"{line}: the cell uses {name}, but %%train trains only models of Keras and "
+                "TensorFlow",
                 fix=_JOB.format(package=package),
             )
 
@@ -157,7 +182,7 @@ def _refuse_uncompiled(
         receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
         if name == "fit" and isinstance(receiver, ast.Name) and receiver.id in made:
             raise CellError(
-                f"{_at(place, call)}: {receiver.id} is fitted, and was never compiled",
+                f"{_at(place, call)}: {receiver.id} is fitted, but not compiled",
                 fix=f"Write {receiver.id}.compile(optimizer=..., loss=...) above it.",
             )
 

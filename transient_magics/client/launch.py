@@ -162,7 +162,7 @@ def _try_lock(name: str) -> int | None:
 
 def _name_error(name: str) -> NameTakenError:
     return NameTakenError(
-        f"The cluster {name} exists already",
+        f"The cluster {name} already exists",
         fix=f"Use it: %transient_cluster attach {name}. Or delete it: %transient_cluster delete "
         f"{name}.",
     )

@@ -96,7 +96,7 @@ def _unnamed() -> Cluster:
         raise ClusterError("There is no cluster yet", fix="Declare one: %transient_cluster k80x4")
     if len(possible) > 1:
         names = [cluster.name for cluster in possible]
-        what = f"No cluster is named, and this machine has {len(names)}: {', '.join(names)}"
+        what = f"This machine has {len(names)} clusters ({', '.join(names)}), and none is named"
         raise ClusterError(what, fix=f"Name one of them, such as --cluster {names[-1]}.")
     return possible[0]
 
@@ -272,7 +272,8 @@ def compare(*runs: RecordedRun) -> Comparison[Any]:
             found.append(given)
     if not found or not all(isinstance(run, RecordedRun) for run in found):
         raise DeclarationError(
-            "compare takes runs", fix='For example: tm.compare(tm.run("run-1"), tm.run("run-2"))'
+            "The arguments of compare must be runs",
+            fix='For example: tm.compare(tm.run("run-1"), tm.run("run-2"))',
         )
     return Comparison(found)
 
@@ -322,7 +323,7 @@ def holding(has: Callable[[Cluster], bool]) -> Cluster | None:
     living = [cluster for cluster in found if not cluster.state.over]
     if len(living) > 1:
         names = ", ".join(cluster.name for cluster in reversed(living))
-        what = f"No cluster is named, and {len(living)} have such work: {names}"
+        what = f"{len(living)} clusters have such work ({names}), and none is named"
         raise ClusterError(what, fix=f"Name one of them, such as --cluster {living[0].name}.")
     return next(iter(living or found), None)
 

@@ -164,7 +164,7 @@ def refuse_when_ending(cluster: Cluster) -> None:
     state = cluster.state
     if due := state.deadline_run:
         what = f"{cluster.name} is reserved for {due.name}, which has a deadline"
-        raise ClusterError(what, fix="Name another cluster, or wait until the run is over.")
+        raise ClusterError(what, fix="Name another cluster, or wait until the run has ended.")
     if state.phase in ("deleting", "deleted"):
         what = "is deleted" if state.over else "is being deleted"
         raise ClusterError(f"{cluster.name} {what}", fix="Declare another cluster.")

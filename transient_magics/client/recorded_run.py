@@ -89,7 +89,7 @@ class Result:
     metrics : Metrics
         The metrics of the last evaluation by name.
     reason : str
-        The reason of an early end (`--stop-when`); else empty.
+        Why the run ended early (`--stop-when`); otherwise empty.
 
     Examples
     --------
@@ -203,7 +203,7 @@ class RecordedRun(Handle[RunState, Result]):
         state = self.cluster.follow(there, timeout)
         if state is None:
             raise TrainingError(
-                f"{self.name} has not reached step {step} after {timeout:.0f} s",
+                f"{self.name} has not reached step {step} within {timeout:.0f} s",
                 where=self.cluster.name,
             )
         run = state.of(RunState).get(self.name)

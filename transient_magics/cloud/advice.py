@@ -164,7 +164,9 @@ class CapacityAdvice:
         try:
             return read(answer)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CloudError("This advice has an unknown form", where=f"zone {zone}") from error
+            raise CloudError(
+                "The advice of Compute Engine has an unknown form", where=f"zone {zone}"
+            ) from error
 
 
 def _recommended(answer: Any) -> Chance | None:

@@ -226,8 +226,8 @@ class ComputeEngine:
         if not request.notice_seconds or not _NOTICE_FIELD.search(str(error)):
             return False
         self.notice_refused = (
-            f"Compute Engine refuses the preemption notice of {request.notice_seconds} s, so Spot VMs are requested "
-            f"without it: {error}"
+            f"Compute Engine refuses the preemption notice of {request.notice_seconds} s, so Spot "
+            f"VMs are requested without it: {error}"
         )
         return True
 
@@ -641,7 +641,7 @@ def scopes(
         for zone in missing:
             if not zone or within is None or zone in within:
                 place = f"zone {zone}" if zone else "every zone"
-                what = f"Compute Engine does not list the resources of {place} now"
+                what = f"Compute Engine cannot list the resources of {place} now"
                 raise UnreachableError(what, where=where, fix="Try again in a moment.")
         yield from items.items()
 

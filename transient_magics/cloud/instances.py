@@ -172,7 +172,7 @@ def _reason_unknown(denied: AccessError | None) -> CloudError | None:
     """
     if denied is None:
         return None
-    what = f"It was not created, and the reason cannot be read: {denied.what}"
+    what = f"The VM was not created, and the reason cannot be read: {denied.what}"
     return CloudError(what, where=denied.where, fix=denied.fix)
 
 

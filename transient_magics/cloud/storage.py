@@ -255,7 +255,7 @@ class CloudStorage:
         try:
             return json.loads(content), int(blob.generation or 0)
         except (ValueError, RecursionError) as error:
-            raise CloudError("The object is not JSON", where=where) from error
+            raise CloudError("The object does not contain JSON", where=where) from error
 
     async def download(
         self, bucket: str, name: str, path: Path, *, generation: int | None = None
@@ -299,7 +299,7 @@ class CloudStorage:
     async def delete_prefix(self, bucket: str, prefix: str) -> None:
         """Delete all objects whose names begin with `prefix`, which must not be empty."""
         if not prefix:
-            raise ValueError("an empty prefix would empty the bucket")
+            raise ValueError("an empty prefix would delete all objects of the bucket")
         async with asyncio.TaskGroup() as tasks:
             for stored in await self.list(bucket, prefix):
                 tasks.create_task(self.delete(bucket, stored.name))
@@ -367,7 +367,10 @@ def _weaknesses(bucket: storage.Bucket) -> str:
     access = bucket.iam_configuration
     change = f"gcloud storage buckets update gs://{bucket.name}"
     if not access.uniform_bucket_level_access_enabled:
-        what = f"Objects of the bucket {bucket.name} may have their own rights: VMs cannot be limited to their place"
+        what = (
+            f"Objects of the bucket {bucket.name} may have their own rights: VMs cannot be "
+            "limited to their place"
+        )
         fix = f"Type `{change} --uniform-bucket-level-access`, or name another with --bucket."
         raise AccessError(what, where=f"gs://{bucket.name}", fix=fix)
     notes: list[str] = []
@@ -378,8 +381,9 @@ def _weaknesses(bucket: storage.Bucket) -> str:
         )
     if retention := bucket.soft_delete_policy.retention_duration_seconds:
         notes.append(
-            f"Objects deleted from the bucket {bucket.name}, such as replaced checkpoints, are billed for "
-            f"{retention / 86400:g} more days; `{change} --clear-soft-delete` ends that, unless a policy forbids it"
+            f"Objects deleted from the bucket {bucket.name}, such as replaced checkpoints, are "
+            f"billed for {retention / 86400:g} more days; `{change} --clear-soft-delete` ends "
+            "that, unless a policy forbids it"
         )
     return ". ".join(notes)
 
@@ -407,7 +411,9 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
             return found
         return _by_status(int(error.code or 0), sentence, where, project)
     if isinstance(error, DataCorruption):
-        return CloudError("Its contents were damaged on the way", where=where, fix="Try again.")
+        return CloudError(
+            "The contents of the object were damaged in transit", where=where, fix="Try again."
+        )
     if isinstance(error, (requests.exceptions.RequestException, TransportError)):
         if endpoint:
             remedy = "Check the network and that the emulator runs."
@@ -453,7 +459,7 @@ def _by_status(status: int, sentence: str, where: str, project: str) -> CloudErr
         return AlreadyExistsError(what, where=where, fix=fix)
     if status == 412:
         return ChangedError(
-            "It was changed since it was read", where=where, fix="Read it again first."
+            "The object was changed after it was read", where=where, fix="Read it again first."
         )
     if status == 429:
         return RateLimitError(
@@ -465,7 +471,7 @@ def _by_status(status: int, sentence: str, where: str, project: str) -> CloudErr
         return UnreachableError(
             f"Cloud Storage failed (HTTP {status}): {sentence}", where=where, fix="Try again later."
         )
-    return CloudError(f"Cloud Storage refused ({status}): {sentence}", where=where)
+    return CloudError(f"Cloud Storage refused the request ({status}): {sentence}", where=where)
 
 
 _PLATFORM_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -493,7 +499,10 @@ class Reach:
         """
         found = _PLAIN_PLACE.fullmatch(self.place)
         if not found:
-            raise ValueError(f"{self.place!r} is not a place in a bucket")
+            raise ValueError(
+                f"{self.place!r} is not a valid bucket path: use gs://BUCKET/FOLDER with letters, "
+                "digits and _ . = / -"
+            )
         bucket = found[1]
         begin = found[2] or ""
         resource = f"projects/_/buckets/{bucket}"
@@ -551,7 +560,7 @@ async def bounded_token(
         rules = [reach.rule() for reach in reaches]
     except ValueError as error:
         raise CloudError(
-            f"Tokens cannot be limited to such a place: {error}", where="gs://"
+            f"The token cannot be limited to a folder: {error}", where="gs://"
         ) from error
 
     def explain(error: Exception, where: str) -> CloudError | None:

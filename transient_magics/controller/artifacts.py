@@ -197,15 +197,15 @@ async def follow(
 def look_for_room(folder: Path, needed: int) -> None:
     """Raise RoomError if the disk of a folder has no room for `needed` more bytes."""
     if needed > room(folder):
-        what = f"this machine's disk has no room for {needed:,} bytes more"
-        raise RoomError(what, where=str(folder), fix="Free some of it.")
+        what = f"this machine's disk has no room for another {needed:,} bytes"
+        raise RoomError(what, where=str(folder), fix="Free some space; then the copy is retried.")
 
 
 def _look_at(artifact: Artifact, arrived: tuple[Path, ...]) -> None:
     if artifact.digest is not None:
         with arrived[0].open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != artifact.digest:
-                raise ForeignError("it is not what was told of it")
+                raise ForeignError("its SHA-256 differs from the reported one")
     try:
         artifact.check(*arrived)
     except (ValueError, RecursionError) as error:

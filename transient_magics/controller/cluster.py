@@ -232,14 +232,20 @@ class Controller:
         written = self._recorder.rewrite(found.kept)
         if found.surprising:
             kinds = ", ".join(found.surprising)
-            what = f"The controller on its VM wrote what only this machine decides, and it does not count: {kinds}"
+            what = (
+                "The controller on its VM wrote what only this machine decides, and it does "
+                f"not count: {kinds}"
+            )
             self._recorder.note("provenance", what)
         if other := differences(of_vm, own):
             log.warning(
                 "the journal has another declaration (%s); this machine's own holds",
                 ", ".join(other),
             )
-            what = f"{own.name} is taken back as declared on this machine: its VM had changed the declaration"
+            what = (
+                f"{own.name} is taken back as declared on this machine: its VM had changed the "
+                "declaration"
+            )
             self._recorder.note("declaration", f"{what} ({', '.join(other)})")
         if self._state.spec != own:
             self._recorder.record(events.ClusterResized(spec=own.to_dict()))
@@ -465,7 +471,7 @@ class Controller:
             # The client connects again, to the other controller.
             raise ConnectionAbortedError("another machine runs the controller")
         if self._waits_for and not isinstance(command, Ping | Delete):
-            what = f"{self._declared.name} waits for its turn: {self._waits_for}"
+            what = f"{self._declared.name} has not started: {self._waits_for}"
             raise ClusterError(what, fix=f"Stop the study, or delete {self._declared.name}.")
         match command:
             case Ping():
@@ -542,9 +548,12 @@ class Controller:
                 "VM", name, names, where=self._declared.name, numbered=True, error=ClusterError
             )
         if vm.provisioning_model == "standard":
-            raise ClusterError(f"{name} is on demand and cannot be revoked")
+            raise ClusterError(
+                f"{name} is on demand and cannot be revoked",
+                fix="Name a Spot or preemptible worker.",
+            )
         if not vm.running_at:
-            raise ClusterError(f"{name} is not running yet")
+            raise ClusterError(f"{name} is not running yet", fix="Try again when it is ready.")
         if vm.change:
             raise ClusterError(
                 f"{name} is being changed to {vm.change.machine_type}",
@@ -570,7 +579,7 @@ class Controller:
             what = (
                 f"The {give_up} workers of {self._declared.name} are unknown: {MEASURES[give_up]}"
             )
-            raise ClusterError(what, where="--give-up", fix="Take youngest or dearest.")
+            raise ClusterError(what, where="--give-up", fix="Use youngest or dearest.")
         refuse_when_ending(self._state)
         self._refuse_when_moving()
         assert self._state.spec

@@ -62,7 +62,7 @@ async def serve(path: Path, handle: Handler) -> AsyncGenerator[None]:
 
 def still_looking(cluster: str) -> ClusterError:
     """Return the error for a command that waited until its timeout."""
-    what = f"The controller of {cluster} is still looking for Compute Engine"
+    what = f"The controller of {cluster} is still connecting to Compute Engine"
     return ClusterError(what, fix="Try again in a moment.")
 
 
@@ -76,7 +76,7 @@ async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:
     except OSError as error:
         # For example a full disk. Without an answer the client would send the command again.
         log.warning("a command failed: %s", error)
-        what = f"The controller cannot do this: {reason_of(error)}"
+        what = f"The command failed in the controller: {reason_of(error)}"
         return {
             "ok": False,
             **errors.to_message(ClusterError(what, where=str(error.filename or ""))),
@@ -87,7 +87,7 @@ def _read(line: bytes) -> Command:
     try:
         return read(line)
     except ValueError as error:
-        what = f"The controller does not know this command: {error}"
+        what = f"The controller does not support this command: {error}"
         raise ClusterError(
-            what, fix="The sender may have another version: restart the kernel."
+            what, fix="Its version may differ from the kernel's: restart the kernel."
         ) from None

@@ -124,7 +124,11 @@ def _exactly(found: dict[str, Any]) -> str:
     if not digest and url.startswith("file:"):
         digest = hashlib.sha256(Path(unquote(urlsplit(url).path)).read_bytes()).hexdigest()
     if not digest:
-        raise TrainingError(f"The index gives no SHA-256 of {metadata['name']}", where="--pip")
+        raise TrainingError(
+            f"The package index has no SHA-256 of {metadata['name']}",
+            where="--pip",
+            fix="Name a file of it instead.",
+        )
     return f"{name} --hash=sha256:{digest}"
 
 
@@ -138,10 +142,13 @@ def _check(folder: Path, resolved: Sequence[dict[str, Any]]) -> None:
     brought = {
         (_normal(found["name"]), found["version"].replace("_", "-")) for found in matches if found
     }
-    expected_wheels = {(name, version.replace("_", "-")) for name, version in expected}
-    if None in matches or brought != expected_wheels or len(names) != len(expected):
-        what = f"pip brought {', '.join(sorted(names)) or 'nothing'}, which is not what it had resolved"
-        raise TrainingError(what, where="--pip")
+    wanted = {(name, version.replace("_", "-")) for name, version in expected}
+    if None in matches or brought != wanted or len(names) != len(expected):
+        what = (
+            f"pip downloaded {', '.join(sorted(names)) or 'nothing'}, which differs from what "
+            "it resolved before"
+        )
+        raise TrainingError(what, where="--pip", fix="Declare the work again.")
 
 
 def _normal(name: str) -> str:
@@ -168,7 +175,9 @@ async def _pip(build: bool, folder: str, *words: str) -> None:
         async with asyncio.timeout(_SECONDS):
             _, errors = await process.communicate()
     except TimeoutError:
-        raise TrainingError(f"pip did not end within {_SECONDS:.0f} s", where="--pip") from None
+        raise TrainingError(
+            f"pip did not end within {_SECONDS:.0f} s", where="--pip", fix="Declare the work again."
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -183,5 +192,8 @@ async def _pip(build: bool, folder: str, *words: str) -> None:
             what = (lines or ["pip failed"])[-1]
         fix = _LOCKED if "conflicting" in what else ""
         if not build and ("to be built" in what or "No matching distribution" in what):
-            fix = "Only wheels are taken; --pip-build builds what has none, where the controller runs."
+            fix = (
+                "Only wheels are accepted; --pip-build builds the others on the controller's "
+                "machine."
+            )
         raise TrainingError(what, where="--pip", fix=fix)

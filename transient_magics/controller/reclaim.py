@@ -101,7 +101,7 @@ class Reclaims:
         if proposed is None or proposed.seq != proposal or not self._state.proposed_to_go:
             name = self._recorder.spec.name
             raise ClusterError(
-                f"What was proposed for {name} is not proposed any more", fix="Look at its panel."
+                f"The proposal for {name} is out of date", fix="See its panel for the present one."
             )
         self._answer(proposed.reason, agreed=True)
 

@@ -22,7 +22,7 @@ _EVENTS = frozenset(
 
 def _refuse(event: str, arguments: object) -> None:
     if event in _EVENTS:
-        raise PermissionError("a package without a wheel would have to be built")
+        raise PermissionError("the package has no wheel, so it would have to be built")
 
 
 if __name__ == "__main__":

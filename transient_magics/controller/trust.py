@@ -285,7 +285,7 @@ def agreed_spec(
     most = sum(_most(spec, agreement, event) for spec in specs)
     alike = [vm for vm in there if vm.name != event.vm and _is_alike(agreement, vm, event)]
     if len(alike) >= most:
-        raise _refusal(agreement, event, f"there are {len(alike)} of the {most} that it may have")
+        raise _refusal(agreement, event, f"it already has {len(alike)} of {most} such VMs")
     return next(spec for spec, why in zip(specs, whys, strict=True) if not why)
 
 
@@ -296,12 +296,15 @@ def refuse_difference(
     names = [field.name for field in fields(VmRequest)]
     other = [name for name in names if getattr(request, name) != getattr(agreed, name)]
     if other:
-        raise _refusal(agreement, event, f"it differs in {', '.join(other).replace('_', ' ')}")
+        raise _refusal(
+            agreement, event, f"the request differs in {', '.join(other).replace('_', ' ')}"
+        )
 
 
 def _refusal(agreement: Agreement, event: events.VmRequested, why: str) -> AgreementError:
     return AgreementError(
-        f"{event.vm} is not requested, because {agreement.spec.name} was not declared so on this machine: {why}"
+        f"{event.vm} is not requested, because the declaration of {agreement.spec.name} on this "
+        f"machine does not allow it: {why}"
     )
 
 
@@ -309,24 +312,24 @@ def _outside(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested)
     """Return why the VM has no place in this declaration, a clause, or ""."""
     zones = _zones(spec, agreement, event)
     if not zones:
-        return f"it has no {event.role} with {event.accelerator or 'no GPU'}"
+        return f"it declares no {event.role} with {event.accelerator or 'no GPU'}"
     if event.zone not in zones:
-        return f"none of its VMs like that may be in {event.zone}"
+        return f"it declares no such VM in {event.zone}"
     line = spec.find_price(price_kind(event.role, event.accelerator), event.zone)
     if line is None:
         return f"it has no price for {event.accelerator or event.role}"
     if event.machine_type != line.machine_type:
-        return f"such a VM is a {line.machine_type}, not a {event.machine_type}"
+        return f"the machine type must be {line.machine_type}, not {event.machine_type}"
     if not _has_terms(spec, agreement, event):
-        return f"such a VM is not rented as {event.provisioning_model}"
+        return f"it declares no such VM with the provisioning model {event.provisioning_model}"
     return _wrong_limit(spec, event, line)
 
 
 def _wrong_limit(spec: ClusterSpec, event: events.VmRequested, line: PriceLine) -> str:
     if event.ends > spec.ends_at:
-        return f"it would end {event.ends - spec.ends_at:,.0f} s after the cluster"
+        return f"the VM would end {event.ends - spec.ends_at:,.0f} s after the cluster"
     if event.hourly < min(line.hourly, line.on_demand_hourly):
-        return "its price on the bill is too low"
+        return "the price on its bill is too low"
     return ""
 
 

@@ -49,7 +49,7 @@ def run_folder(directory: Path, run: str) -> Path:
     try:
         return directory / layout.RUNS / checked_name(run)
     except ValueError as error:
-        raise ClusterError(f"There is no such run: {error}") from None
+        raise ClusterError(f"Invalid name of a run: {error}") from None
 
 
 # The cluster
@@ -107,7 +107,7 @@ def agreement(directory: Path, run: str = "") -> Agreement:
             moving = ClusterSpec.from_dict(checks.parsed_object(path.read_bytes()))
     except (OSError, ValueError) as error:
         raise DeclarationError(
-            f"The move of {spec.name} cannot be read: {error}", where=str(path)
+            f"The relocation of {spec.name} cannot be read: {error}", where=str(path)
         ) from error
     if run and not is_brought(directory, run):
         # A run that is not declared here has no valid deadline.
@@ -149,7 +149,7 @@ def agreed(directory: Path, history: Iterable[Event] = ()) -> ClusterSpec:
         raise DeclarationError(
             f"The cluster's declaration cannot be read: {error}", where=str(directory)
         ) from error
-    raise DeclarationError("The cluster's declaration is gone", where=str(directory))
+    raise DeclarationError("The cluster's declaration does not exist", where=str(directory))
 
 
 def unreadable(directory: Path) -> str:
@@ -163,7 +163,10 @@ def unreadable(directory: Path) -> str:
             why = error.what
         else:
             why = str(error)
-        return f"The folder of {directory.name} on this machine cannot be read: {why.rstrip('.')} ({directory})."
+        return (
+            f"The folder of {directory.name} on this machine cannot be read: {why.rstrip('.')} "
+            f"({directory})."
+        )
     return ""
 
 
@@ -207,8 +210,13 @@ def resized(
     VMs, not of running ones (instances.setScheduling).
     """
     if target.worker_count > present.max_workers:
-        what = f"{target.worker_count} workers are more than the {present.max_workers} that {present.name} may have"
-        raise ClusterError(what, fix="Declare the cluster with --max-workers.")
+        what = (
+            f"{target.worker_count} workers exceed the limit of {present.max_workers} for "
+            f"{present.name}"
+        )
+        raise ClusterError(
+            what, fix="To have more, declare another cluster with a larger --max-workers."
+        )
     # A declaration of an earlier version has no such price. The end of its VMs follows from its
     # cost until now.
     end_hourly = present.end_hourly or present.most_hourly
@@ -240,10 +248,15 @@ def resized(
             prepared = f" with {new.preparation} VMs for --prep"
         else:
             prepared = ""
-        what = f"{new.spec}{prepared} could come to {render_money(cost)} until the VMs of {present.name} end in {left}"
+        what = (
+            f"{new.spec}{prepared} could cost {render_money(cost)} until the VMs of "
+            f"{present.name} end in {left}"
+        )
         raise ClusterError(
-            f"{what}, its limit is {render_money(present.max_cost)}, and Compute Engine moves no end of a VM that runs",
-            fix="Take fewer workers. A cluster that is declared with --max-workers N ends as early as N workers need.",
+            f"{what}, more than its limit of {render_money(present.max_cost)}; Compute Engine "
+            "cannot change the end of a running VM",
+            fix="Use fewer workers. A cluster declared with --max-workers N ends early enough for "
+            "N workers.",
         )
     return new
 
@@ -346,12 +359,10 @@ def agree_to_code(directory: Path, run: str, *, trust: bool) -> None:
     if trust:
         note.write_text(digest, encoding="utf-8")
     elif note.read_text(encoding="utf-8") != digest:
-        what = (
-            f"The code of {run} came from a VM of {directory.name}, and would run on this machine"
-        )
+        what = f"The code of {run} came from a VM of {directory.name} and would run on this machine"
         raise AgreementError(
-            f"{what}: {folder / layout.CELL}, SHA-256 of all of it {digest}",
-            fix="Look at it; trust=True (on the command line --trust) agrees to it as it is.",
+            f"{what}: {folder / layout.CELL}, SHA-256 of all files {digest}",
+            fix="Check it; then agree to it with trust=True (on the command line --trust).",
         )
 
 
@@ -386,6 +397,7 @@ def shown(spec: ClusterSpec, seat: Mapping[str, object]) -> str:
         f" and ${spec.max_cost:.2f}" if spec.max_cost is not None else ""
     )
     return (
-        f"{spec.name} in {where}: {spec.spec}, limits {limits}; its controller runs on {seat['name']} "
+        f"{spec.name} in {where}: {spec.spec}, limits {limits}; its controller runs on "
+        f"{seat['name']} "
         f"(id {seat['id']}, {seat['zone']}, owner {seat['owner']})"
     )

@@ -18,7 +18,7 @@ from ..protocol.checks import Amount, Count, KindOfWork, Name, NameOrNone, at_le
 from ..protocol.events import FACT, INTENTION, Event
 from ..protocol.events import event as _event
 from ..protocol.machines import LEAST
-from ..protocol.objective import objective_or_none, patience_or_none
+from ..protocol.objective import objective_or_none
 
 MOST_RUNS = 100
 """Maximum number of simultaneous runs on one cluster: each has its own ports."""
@@ -28,7 +28,7 @@ _Rate = Annotated[float, within(1e-6, 1e7)]  # of the emulated clock, in seconds
 
 def _begun(anchors: tuple[object, ...]) -> tuple[object, ...]:
     if not anchors:
-        raise ValueError("no anchor of a clock")
+        raise ValueError("the clock has no anchor")
     return anchors
 
 
@@ -398,7 +398,8 @@ class VmStarted(Event):
 class ReclaimWanted(Event):
     """The provider reclaims `number` of these `vms` by `until`, in seconds since 1970.
 
-    Any of them will do; at `until` it preempts as many as are missing. 0: the request is withdrawn.
+    The cluster can choose the VMs. At `until`, the provider preempts the number that is missing.
+    `number` is 0 if the request was withdrawn.
     """
 
     number: Count
@@ -490,7 +491,7 @@ class WorkDeclared(_WorkEvent):
 
 @_event("work.stopping", FACT)
 class WorkStopping(_WorkEvent):
-    """The work begins nothing more, and is over when its running parts have ended.
+    """The work starts nothing more, and ends when its running parts have ended.
 
     `state` is its state from then on. `reason` is a clause; it is empty for a study whose trials
     are all done.
@@ -523,13 +524,15 @@ class TrainChecked(Event):
     parameters: Count = 0
     variable_bytes: Count = 0
     steps: Count = 0
-    """With the next three fields: what the cell's `model.fit` declares.
+    """With the next five fields: what the cell's `model.fit` declares.
 
     Set if the run's declaration leaves it to the cell (protocol.run.FitDeclaration).
     """
     epoch_steps: Count = 0
+    first_epoch: Count = 0
+    eval_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
-    stop_when: Annotated[str, patience_or_none] = ""
+    callbacks: bool = False
 
 
 @_event("train.traced", FACT)
@@ -612,9 +615,10 @@ class DeadlineOutlook(Event):
 
 @_event("deadline.late", FACT)
 class DeadlineLate(Event):
-    """The run will end late, at about `ends`; with `again`, it can be in time after all.
+    """The run with a deadline will probably end late, at about `ends`.
 
-    `ends` is in seconds since 1970 (0: unknown). `reason` is a clause.
+    `ends` is in seconds since 1970 (0: unknown). `reason` is a clause. With `again`, the run is
+    expected to end in time again.
     """
 
     run: Name
@@ -625,13 +629,13 @@ class DeadlineLate(Event):
 
 @_event("cluster.leased", FACT)
 class ClusterLeased(Event):
-    """The leases of ports and workers.
+    """The assignment of ports and workers to work.
 
     `ports`: the runs that have begun, each with the number of its ports on the parameter servers.
-    `workers`: which run, job or Dask cluster has the worker in each place: that of a slot, or a
-    further one on its VM (spec/cluster.py). `held`: runs that have enough workers but wait for
-    something (check, memory, link), and why, a clause. `ahead`: the run that prepares in a slot to
-    have its worker next.
+    `workers`: by place, the run, job or Dask cluster that has the worker. A place is a slot of the
+    cluster, or a further place on the slot's VM (spec/cluster.py). `held`: runs that have enough
+    workers but wait for a check, memory or the network (`link`), and why, a clause. `ahead`: by
+    slot, the run that already prepares there because it gets the worker next.
     """
 
     ports: Mapping[str, Annotated[int, within(0, MOST_RUNS - 1)]]

@@ -204,7 +204,8 @@ class RunState(Work[RunSpec]):
     """One run. Its phase is never `stopped`: `stopped` says whether it finished early.
 
     `series`: (time, step, loss, steps per second); `checkpoints`: (time, step); `evaluations`:
-    (time, step, metrics). Each has a limited number of points.
+    (time, step, metrics); `epochs`: (time, step, metrics), training metrics among them. Each has a
+    limited number of points.
     """
 
     kind = "run"
@@ -256,6 +257,7 @@ class RunState(Work[RunSpec]):
     series: tuple[tuple[float, int, float | None, float], ...] = ()
     checkpoints: tuple[tuple[float, int], ...] = ()
     evaluations: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
+    epochs: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
 
     @property
     def owner(self) -> str:

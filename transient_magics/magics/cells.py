@@ -353,5 +353,5 @@ def _toml(body: str) -> dict[str, Any]:
             place = "the cell's body"
         raise CellError(
             f"{place}: {str(error).partition(' (at')[0]}",
-            fix='The body is TOML, as: spec = "k80x4"',
+            fix='Write TOML, such as: spec = "k80x4"',
         ) from None

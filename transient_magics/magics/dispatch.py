@@ -95,7 +95,9 @@ def _declare(magics: Notebook, command: Command) -> Cluster | Preview:
         _keep(magics, command, answer)
         panels.show(answer)
         if command.wait:
-            _wait(answer.wait, answer.name, fix=f"%transient_cluster delete {answer.name} ends it.")
+            _wait(
+                answer.wait, answer.name, fix=f"To end it: %transient_cluster delete {answer.name}"
+            )
     return answer
 
 
@@ -106,6 +108,7 @@ def _begin(magics: Notebook, command: Command, code: Code) -> Any:
         return begun
     work = begun.work
     _keep(magics, command, work)
+    _shell(magics).push(dict(begun.names), interactive=False)
     sentences = " ".join(filter(None, (begun.promised, *begun.notes)))
     if sentences:
         print(sentences, flush=True)
@@ -173,4 +176,4 @@ def _wait(wait: Callable[[], Any], what: str, *, fix: str) -> None:
     try:
         wait()
     except KeyboardInterrupt:
-        raise ClusterError(f"Only the waiting was interrupted: {what} continues", fix=fix) from None
+        raise ClusterError(f"You interrupted only the wait: {what} continues", fix=fix) from None

@@ -164,10 +164,10 @@ def _nothing(_: object) -> None:
 def _what_resizing_means(state: ClusterState, spec: str) -> dict[str, str]:
     """Return the question before the workers change. Raises DeclarationError or ClusterError."""
     if state.spec is None:
-        raise ClusterError("The cluster is not declared yet")
+        raise ClusterError("The cluster is not declared yet", fix="Try again in a moment.")
     new = declared.resized(state.spec, resized(state.spec, spec), state, time.time())
     if new.groups == state.spec.groups:
-        raise ClusterError(f"The cluster is {new.spec} already")
+        raise ClusterError(f"The cluster already has {new.spec}")
     prices = f"{text.money(new.hourly)} per hour, not {text.money(state.spec.hourly)}"
     question = f"Change to {new.spec} for {prices}?"
     fewer = state.spec.worker_count - new.worker_count

@@ -17,7 +17,5 @@ def path(name: str) -> Path:
     built = _PACKAGE.parent / "widgets" / "dist" / name
     found = shipped if shipped.exists() else built
     if not found.exists():
-        raise ImportError(
-            f"{found} is missing: `make venv` bundles it, and so does tools/bundle.py"
-        )
+        raise ImportError(f"{found} is missing: run `make venv` or tools/bundle.py")
     return found

@@ -156,19 +156,23 @@ class Display:
         return self._state
 
     def bundle(self, *, live: bool = True) -> dict[str, Any]:
-        """Return the MIME bundle: the live view, its static picture, and text.
+        """Return the MIME bundle: text, a static picture, and with `live` the live view.
 
-        `live`: include the view if the page needs one.
+        A panel in place (`in_place`) has no view in the bundle, because the page makes it.
         """
         now = time.time()
         account = bill(self._state, now)
-        shown = view(self._state, account, now, self._run, self._forecast)
-        drawn = html(shown, self._curves(), self._sections(now))
-        data: dict[str, Any] = {"text/plain": self._text(account, now), "text/html": drawn}
-        if (live or self._in_place) and (panel := self._live_panel(shown)):
-            data["text/html"] = picture(data["text/html"], panel.place)
-            if not self._in_place:
-                data |= live_view(panel)
+        snapshot = view(self._state, account, now, self._run, self._forecast)
+        page_html = html(snapshot, self._curves(), self._sections(now))
+        data: dict[str, Any] = {"text/plain": self._text(account, now), "text/html": page_html}
+        panel = None
+        if live or self._in_place:
+            panel = self._live_panel(snapshot)
+        if panel:
+            # The picture names the place of its panel, so that the page can replace it.
+            data["text/html"] = picture(page_html, panel.place)
+        if panel and not self._in_place:
+            data |= live_view(panel)
         return data
 
     def show(

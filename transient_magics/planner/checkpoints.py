@@ -76,7 +76,7 @@ class Planner:
         as_published: bool = False,
     ) -> None:
         if not (0 < work < math.inf and 0 <= cost < math.inf and 0 <= restart < math.inf):
-            raise PlanError("A plan needs some work, and costs that are not below zero")
+            raise PlanError("The work must be greater than 0, and no cost may be negative")
         count = max(1, round(work / (piece or max(1 / 60, work / _PIECES))))
         self._piece = work / count
         self._cost = cost
@@ -178,8 +178,8 @@ class Planner:
         failing = np.where(odds > 0, odds * (lost[:, 0] + self._restart), 0.0)
         best = float((well[:, 0] + failing).min())
         if not math.isfinite(best):
-            what = "No VM lives long enough for a piece of this work and its checkpoint"
-            raise PlanError(what, fix="Save more cheaply, or use VMs on demand.")
+            what = "VMs do not live long enough for an interval of work and its checkpoint"
+            raise PlanError(what, fix="Save faster, or use VMs on demand.")
         return best
 
     def _chances(self, model: LifetimeModel, lengths: _Array) -> tuple[_Array, _Array]:

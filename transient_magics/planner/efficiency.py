@@ -336,8 +336,9 @@ class ExamplesModel:
         """
         if len(different(batches)) < 3:
             raise PlanError(
-                f"{len(different(batches))} mini-batch sizes do not show how the steps depend on them",
-                fix="Three are needed, or plan with a mini-batch that was run.",
+                "The dependence of the steps on the mini-batch needs runs with 3 sizes, not "
+                f"{len(different(batches))}",
+                fix="Train with another size, or plan with a mini-batch of an earlier run.",
             )
         if noise:
             laws = [noise, None]
@@ -381,28 +382,32 @@ class ExamplesModel:
         batches, and where the line falls to zero.
         """
         what = "noise of the gradients" if self.noise else kind
-        fix = f"Plan with a {kind} that was run, with --train-steps, or let more runs get there."
+        fix = (
+            f"Plan with a {kind} of an earlier run, use --train-steps, or let more runs reach "
+            "the target."
+        )
         if self.r2 < LEAST_R2:
             raise PlanError(
-                f"The {what} explains too little of how many examples the target takes (R² {self.r2:.2f}, "
-                f"{LEAST_R2} needed)",
+                f"The examples to the target depend too weakly on the {what} (R² {self.r2:.2f}, "
+                f"at least {LEAST_R2} is needed)",
                 fix=fix,
             )
         if self.chance >= MOST_CHANCE:
             raise PlanError(
-                f"That the examples to the target depend on the {what} may be chance (p {self.chance:.2f}, "
-                f"below {MOST_CHANCE} needed)",
+                f"The dependence of the examples to the target on the {what} is not significant "
+                f"(p {self.chance:.2f}, less than {MOST_CHANCE} is needed)",
                 fix=fix,
             )
         if not (1 - _ALIKE) * self.smallest <= batch <= (1 + _ALIKE) * self.largest:
             raise PlanError(
-                f"A {kind} of {batch:g} lies outside of what was run ({self.smallest} to {self.largest})",
-                fix="Plan within that.",
+                f"No run had a {kind} near {batch:g}: they had {self.smallest} to {self.largest}",
+                fix=f"Plan with a {kind} in this range.",
             )
         needed = self.at_zero + self.slope * self._over(batch)
         if needed <= 0 or min(self.at_zero + self.slope * x for x in self.over) <= 0:
             raise PlanError(
-                f"The line over the {what} falls to zero examples within what was run", fix=fix
+                f"The fitted line over the {what} falls to zero examples in the range of the runs",
+                fix=fix,
             )
         return needed
 
@@ -444,8 +449,9 @@ class TargetSteps:
         self._batch = batch
         if not any(way.reached for way in self._ways):
             raise PlanError(
-                f"No run is known that got to {target}",
-                fix=f"Let one get there with --eval-every N, so that {target.metric} is known on the way.",
+                f"No earlier run reached {target}",
+                fix=f"Let a run with --eval-every N reach it, so that {target.metric} is measured "
+                "on the way.",
             )
         measured = [
             (at / step, signal, noise)
@@ -503,7 +509,10 @@ class TargetSteps:
                 source = self.need(workers).source
             else:
                 source = self._line
-            words = f"{source}; global batches of {model.smallest} to {model.largest}, R² {model.r2:.2f}, {self.noise}"
+            words = (
+                f"{source}; global batches of {model.smallest} to {model.largest}, R² "
+                f"{model.r2:.2f}, {self.noise}"
+            )
         else:
             lacking = f"The number of workers is left out: {self._lacking()}"
             words = f"{self._by_mini_batch().source}. {lacking}"
@@ -521,11 +530,17 @@ class TargetSteps:
         if not self._estimates:
             return "these runs did not measure the noise of their gradients"
         if self.noise is None:
-            return f"their gradients' noise was estimated {self._estimates} times, and {_LEAST_ESTIMATES} are needed"
+            return (
+                f"their gradients' noise was estimated {self._estimates} times, and "
+                f"{_LEAST_ESTIMATES} are needed"
+            )
         if not self.noise.clear:
             return f"their gradients drown in noise, whose scale is {self.noise.windows[-1]}"
         sizes = ", ".join(f"{batch:.0f}" for batch in self.batches)
-        return f"global batches of {sizes} got there, and three different ones are needed; {self.noise}"
+        return (
+            f"global batches of {sizes} got there, and three different ones are needed; "
+            f"{self.noise}"
+        )
 
     def _by_mini_batch(self, workers: int | None = None) -> Need:
         """Return the examples of runs with this mini-batch, regardless of their workers."""

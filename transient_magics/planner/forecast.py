@@ -106,7 +106,7 @@ class Forecast:
         """Return the middle `level` of the `seconds` or `dollars`. Raises PlanError for others."""
         if what not in ("seconds", "dollars") or not 0 < level < 1:
             raise PlanError(
-                "An interval is of seconds or dollars, with a level between 0 and 1",
+                "An interval needs seconds or dollars, and a level between 0 and 1",
                 fix='For example: forecast.interval("seconds", 0.9)',
             )
         if what == "dollars":
@@ -150,16 +150,14 @@ def forecast(
     `closing` is the seconds from the last step until the run is over.
     """
     if run.over:
-        raise PlanError(
-            f"{run.name} {'has' if run.phase == 'failed' else 'is'} {run.phase} already"
-        )
+        raise PlanError(f"{run.name} has already ended ({run.phase})")
     left = max(run.train_steps - _steps_by(now, run, record), 1)
     speeds = _speeds(state, run, record, left)
     own = [vm for vm in state.living if _is_of(state, run, vm)]
     vms = [_as_it_will_be(vm) for vm in own if vm.state != "leaving"]
     vms += _to_come(state, run, vms)
     if not vms:
-        raise PlanError(f"{run.name} has no workers now", fix="Ask again when one is back.")
+        raise PlanError(f"{run.name} has no workers", fix="Try again when it has one.")
     startup = _startup(state)
     join = _join(state, run, record)
     offers = dict.fromkeys(map(_offer, vms))
@@ -200,7 +198,7 @@ def forecast(
         outcome, hours=outcome.hours + late / 3600, dollars=outcome.dollars + late / 3600 * hourly
     )
     if not outcome.finished:
-        raise PlanError(f"No course of {run.name} comes to its end with these workers")
+        raise PlanError(f"{run.name} does not finish with these workers in any simulation")
     stand_ins = dict.fromkeys(stand_in(group.lifetimes, short=True) for group in course.groups)
     guess = speeds.guess([kind for kind, *_ in offers])
     models = [vm.provisioning_model for vm in vms]
@@ -350,7 +348,8 @@ def _speeds(state: ClusterState, run: RunState, record: Record, left: int) -> _S
     if not seen:
         if run.steps_per_second <= 0 or not run.workers:
             raise PlanError(
-                f"{run.name} has made too few steps to tell", fix="Ask again in some seconds."
+                f"{run.name} has made too few steps for a forecast",
+                fix="Try again in some seconds.",
             )
         kinds = [_kind(state.vms[name]) for name in run.workers if name in state.vms]
         seen = [
@@ -446,7 +445,8 @@ class Behind:
         low = self.expected.low
         high = self.expected.high
         return (
-            f"it makes {self.speed:.3g} steps/s where earlier runs lead to expect {self.expected.speed:.3g} "
+            f"it makes {self.speed:.3g} steps/s where earlier runs lead to expect "
+            f"{self.expected.speed:.3g} "
             f"({low:.3g} to {high:.3g}): {self.why}"
         )
 
@@ -500,9 +500,15 @@ def _why(choice: Choice, share: float, rows: list[Mapping[str, Any]]) -> str:
         return f"workers wait for their examples for {parts.input / whole:.0%} of their time"
     shares = [float(row[SERVER_SHARE]) for row in rows if row.get(SERVER_SHARE) is not None]
     if shares and sum(shares) / len(shares) >= _BUSY:
-        return f"the parameter server has no CPU to spare; --ps {max(choice.servers, 1) + 1} would help"
+        return (
+            f"the parameter server has no CPU to spare; --ps {max(choice.servers, 1) + 1} "
+            "would help"
+        )
     if share >= 1 - (parts.pull + parts.push) / whole:
-        return f"variables and gradients are on their way for {(parts.pull + parts.push) / whole:.0%} of a step"
+        return (
+            "variables and gradients are on their way for "
+            f"{(parts.pull + parts.push) / whole:.0%} of a step"
+        )
     return "its workers compute slower than those did"
 
 
@@ -515,7 +521,8 @@ def forecast_words(forecast: Forecast) -> str:
     low, high = forecast.interval("seconds")
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
-        f"finishes in {render_duration(forecast.seconds)}{_range(render_duration(low), render_duration(high))}, "
+        "finishes in "
+        f"{render_duration(forecast.seconds)}{_range(render_duration(low), render_duration(high))}, "
         f"at {at}{forecast.provided}; this run {forecast.cost}{_but(forecast)}"
     )
 

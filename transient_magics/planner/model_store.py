@@ -32,14 +32,17 @@ _VERSION = 2
 _OWN = "cell-"
 """Prefix of the name of a model that a cell defines, before the digest of its text."""
 _EMULATED = (
-    "Emulated workers are processes of this machine, not GPUs: on Compute Engine hours and dollars differ. "
-    "--project plans for Compute Engine."
+    "Emulated workers are processes of this machine, not GPUs: on Compute Engine hours and "
+    "dollars differ. --project plans for Compute Engine."
 )
 _DISTANT = (
-    "Its seconds on {gpus} were measured only with workers in another region than their parameter servers. They "
-    "include the distance, which counts twice if such workers are planned."
+    "Its seconds on {gpus} were measured only with workers in another region than their parameter "
+    "servers. They include the distance, which counts twice if such workers are planned."
 )
-_NOT_COUNTED = "Its parameters were not counted: the plan omits the limit of the parameter servers and data transfer between zones."
+_NOT_COUNTED = (
+    "Its parameters were not counted: the plan omits the limit of the parameter "
+    "servers and data transfer between zones."
+)
 _MEASURED = 30.0
 """Seconds of training that each speed from a stall measurement counts as."""
 
@@ -213,8 +216,8 @@ class ModelStore:
             untrained = "it never trained: only its stalls were measured"
         if not seen:
             raise PlanError(
-                f"{name} has not trained long enough {PLACES[source]} to plan with",
-                fix="Some twenty seconds with the same workers are needed.",
+                f"{name} has not trained long enough {PLACES[source]} for a plan",
+                fix="Train it for at least 20 seconds with the same workers.",
             )
         batches = [record.batch_size for record in records.values() if record.batch_size]
         batches = batches or [terms.stalls.examples for terms in stalls.values()]
@@ -242,7 +245,8 @@ class ModelStore:
             notes.append(_NOT_COUNTED)
         if not found.apart:
             notes.append(
-                f"Its GPUs only trained together: in another mix each may be {BY_PEAK_ERROR:.0%} off."
+                f"Its GPUs only trained together: in another mix each may be {BY_PEAK_ERROR:.0%} "
+                "off."
             )
         return Workload(
             name=name,
@@ -295,7 +299,9 @@ class ModelStore:
 
 def _observed(kind: str, terms: StallMeasurement) -> Observation:
     """Return the speed of the workers of a kind in a stall measurement."""
-    return Observation({kind: terms.workers}, terms.servers, terms.workers / terms.step_seconds, _MEASURED)
+    return Observation(
+        {kind: terms.workers}, terms.servers, terms.workers / terms.step_seconds, _MEASURED
+    )
 
 
 def _called(run: str) -> str:

@@ -128,7 +128,8 @@ class Plan:
         """
         if what not in ("hours", "dollars", "revocations", "finished") or not 0 < level < 1:
             raise PlanError(
-                "An interval is of hours, dollars, revocations or finished, with a level between 0 and 1",
+                "An interval needs hours, dollars, revocations or finished, and a level between 0 "
+                "and 1",
                 fix='For example: plan.interval("hours", 0.9)',
             )
         if what == "finished":
@@ -203,7 +204,7 @@ def make_plan(
     workers = choice.workers
     if lost is not None and lost >= workers and not replaced:
         raise PlanError(
-            f"{lost} revocations leave none of {workers} workers",
+            f"{lost} revocations would leave none of {workers} workers",
             where="revocations",
             fix="Plan for fewer, or with replacements.",
         )
@@ -215,8 +216,8 @@ def make_plan(
     outcome = simulate(course, runs=runs, seed=seed, revocations=lost)
     if not outcome.finished:
         raise PlanError(
-            "No course of this run finishes: its workers are revoked before they train",
-            fix="Take other VMs, or --provisioning-model standard.",
+            "This run does not finish in any simulation: its workers are revoked before they train",
+            fix="Use other VMs, or --provisioning-model standard.",
         )
     speed = choice.steps_per_second(workload)
     return Plan(
@@ -255,8 +256,9 @@ def _distance_words(choice: Choice, workload: Workload, group: WorkerGroup) -> s
     away = choice.round_trip(group)
     added = choice.added_seconds(workload, group)
     return (
-        f"The distance from {group.zone} to the parameter servers in {choice.home_zone} is estimated, not measured: "
-        f"{1000 * away:.0f} ms for a round trip, which adds about {1000 * added:.0f} ms to a step. Most simulated "
+        f"The distance from {group.zone} to the parameter servers in {choice.home_zone} is "
+        f"estimated, not measured: {1000 * away:.0f} ms for a round trip, which adds about "
+        f"{1000 * added:.0f} ms to a step. Most simulated "
         "courses draw between a sixth and six times that."
     )
 
@@ -290,7 +292,8 @@ def bound(choice: Choice, workload: Workload) -> str:
         servers = "The parameter server holds"
     return (
         f"{servers} the workers back from the first step: {speed:.3g} steps/s instead of "
-        f"{choice.offered(workload):.3g}. With --ps {more.servers}: {then:.3g} steps/s, {then / speed - 1:.0%} more."
+        f"{choice.offered(workload):.3g}. With --ps {more.servers}: {then:.3g} steps/s, "
+        f"{then / speed - 1:.0%} more."
     )
 
 
@@ -307,7 +310,8 @@ def _started(choice: Choice, workload: Workload) -> list[str]:
             if group.accelerator != "cpu":
                 what = f"VMs with the {group.accelerator.upper()}"
             notes.append(
-                f"{what} take {render_duration(seconds)} until they are usable, as your last {start.own} did."
+                f"{what} take {render_duration(seconds)} until they are usable, as your last "
+                f"{start.own} did."
             )
     return notes
 
@@ -322,7 +326,10 @@ def prepared(choice: Choice, workload: Workload) -> list[str]:
         if not step.measured or not wait:
             continue
         name = group.accelerator.upper()
-        waits = f"Steps on the {name} wait for their mini-batches for {min(wait / whole, 1):.0%} of the time"
+        waits = (
+            f"Steps on the {name} wait for their mini-batches for {min(wait / whole, 1):.0%} "
+            "of the time"
+        )
         better = _faster_machines(choice, workload, group, whole)
         if not better:
             notes.append(f"{waits}, and no larger machine has it.")
@@ -390,8 +397,8 @@ def _few(choice: Choice, course: Course, outcome: Outcome) -> list[str]:
             plural = "" if model.seen.events == 1 else "s"
             notes.append(
                 f"Beyond {model.watched:g} h the risk of the {placed.accelerator.upper()} in "
-                f"{region(placed.zone or '')} rests on {model.seen.events:g} revocation{plural}, and on its other "
-                "regions."
+                f"{region(placed.zone or '')} rests on {model.seen.events:g} revocation{plural}, "
+                "and on its other regions."
             )
     return notes
 
@@ -416,16 +423,18 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
     if workload.synchronous:
         counted = max(choice.workers - workload.backup_workers, 1)
         notes.append(
-            f"A step is synchronous and counts {counted} mini-batches; it waits for the slowest of them."
+            f"A step is synchronous and counts {counted} mini-batches; it waits for the slowest "
+            "of them."
         )
         if mixed:
             notes.append(
-                "With --batching dynamic slower GPUs get fewer examples, and a step waits less than computed here."
+                "With --batching dynamic slower GPUs get fewer examples, and a step waits less "
+                "than computed here."
             )
     elif mixed:
         notes.append(
-            "The speeds of unequal GPUs add up. With --batching dynamic the slower ones get fewer examples per step, "
-            "so that their gradients arrive no later than others."
+            "The speeds of unequal GPUs add up. With --batching dynamic the slower ones get fewer "
+            "examples per step, so that their gradients arrive no later than others."
         )
     if sentence := never_on_demand(group.accelerator for group in choice.placed):
         notes.append(sentence)
@@ -433,7 +442,8 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
         estimate = choice.step(workload, group)
         if not estimate.measured:
             notes.append(
-                f"The {group.accelerator.upper()}'s step time is not measured but {estimate.source}: "
+                f"The {group.accelerator.upper()}'s step time is not measured but "
+                f"{estimate.source}: "
                 f"it may be {estimate.error:.0%} off."
             )
         if price := choice.transfer_dollars(workload, group):
@@ -444,7 +454,8 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
     notes += held_back(choice, workload)
     if not workload.limit_measured and choice.load(workload) > _NEAR_LIMIT:
         notes.append(
-            f"The capacity of its parameter servers is not measured but computed from {workload.parameters:,} "
+            "The capacity of its parameter servers is not measured but computed from "
+            f"{workload.parameters:,} "
             f"parameters: it may be {workload.limit_error:.0%} off."
         )
     return list(dict.fromkeys(notes))
@@ -488,11 +499,14 @@ def plan_text(plan: Plan) -> str:
         saved = f"; {plan.saved:.0%} saved {AGAINST}"
     lines = [
         plan.line,
-        f"{plan.train_steps:,} steps of {plan.workload.called}: {hours(plan.hours)} ({hours_between(low, high)}), "
-        f"{render_money(plan.dollars)} ({render_money(least)} to {render_money(most)}){lasts([plan])}; "
+        f"{plan.train_steps:,} steps of {plan.workload.called}: {hours(plan.hours)} "
+        f"({hours_between(low, high)}), "
+        f"{render_money(plan.dollars)} ({render_money(least)} to "
+        f"{render_money(most)}){lasts([plan])}; "
         f"estimates and their ranges{guessed(plan)}, counted {counted}.",
         f"On demand: {hours(plan.on_demand_hours)}, {render_money(plan.on_demand_dollars)}{saved}.",
-        f"{plan.steps_per_second:,.3g} steps/s, {render_money(plan.hourly)} per hour; {plan.risk}{_lost(plan)}.",
+        f"{plan.steps_per_second:,.3g} steps/s, {render_money(plan.hourly)} per hour; "
+        f"{plan.risk}{_lost(plan)}.",
     ]
     if plan.deadline:
         lines += deadline_words(plan.deadline)
@@ -529,7 +543,8 @@ def left_out(plan: Plan) -> list[str]:
         return []
     hourly = plan.choice.prices(plan.workload).controller_price(plan.choice.home_zone).on_demand
     return [
-        f"A VM for the controller (--service-account) is not included; it adds {render_money(hourly)} per hour."
+        "A VM for the controller (--service-account) is not included; it adds "
+        f"{render_money(hourly)} per hour."
     ]
 
 
@@ -598,13 +613,17 @@ def deadline_words(cost: DeadlineCost) -> list[str]:
         points.append(words)
     others = ", ".join(points)
     return [
-        f"Done within {hours(requested.hours)}: {roughly(requested.dollars)} ({roughly(requested.low)} to "
-        f"{roughly(requested.high)}), after {hours(requested.done)} ({hours_between(requested.done_low, requested.done_high)}); "
-        f"of {cost.runs} simulated runs {in_time} in time. On demand alone: {roughly(cost.on_demand)}.",
+        f"Done within {hours(requested.hours)}: {roughly(requested.dollars)} "
+        f"({roughly(requested.low)} to "
+        f"{roughly(requested.high)}), after {hours(requested.done)} "
+        f"({hours_between(requested.done_low, requested.done_high)}); "
+        f"of {cost.runs} simulated runs {in_time} in time. On demand alone: "
+        f"{roughly(cost.on_demand)}.",
         f"Deadlines: {others}.",
-        f"Deadlines are simulated with capacity {cost.market}: an example of a market, not a forecast of a zone. "
-        "The simulated clusters decide as yours will. A run is in time if workers stay as fast as assumed, and if "
-        f"on-demand VMs and their quota are available and make steps within {cost.start:.0f} s.",
+        f"Deadlines are simulated with capacity {cost.market}: an example of a market, not a "
+        "forecast of a zone. The simulated clusters decide as yours will. A run is in time if "
+        "workers stay as fast as assumed, and if on-demand VMs and their quota are available and "
+        f"make steps within {cost.start:.0f} s.",
     ]
 
 

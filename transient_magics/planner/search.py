@@ -148,7 +148,7 @@ def search(
     if not numbers:
         where = f" in {', '.join(zones)}" if zones else ""
         raise PlanError(
-            f"No GPU{where} has a known speed for {workload.name}",
+            f"The speed of {workload.name} is unknown for all GPUs{where}",
             fix="Train it on one for a minute first.",
         )
     plans = [
@@ -172,7 +172,7 @@ def search(
         quickest = min(plans, key=lambda plan: plan.hours)
         cheapest = min(plans, key=lambda plan: plan.dollars)
         raise PlanError(
-            f"No cluster stays within these limits: the fastest takes {hours(quickest.hours)} for "
+            f"No cluster stays within these limits: the fastest needs {hours(quickest.hours)} for "
             f"{render_money(quickest.dollars)}, the cheapest {render_money(cheapest.dollars)} in "
             f"{hours(cheapest.hours)}",
             fix="Raise --max-hours or --max-cost.",
@@ -489,8 +489,8 @@ def _slack(hours: _Array, dollars: _Array) -> _Array:
 def search_text(search: Search) -> str:
     """Return the table of a search's front, and its explanations."""
     lines = [
-        f"{steps_of(search)}{lasts(search.front)}: {len(search.front)} of {search.considered:,} clusters "
-        f"that no other beats in time and in cost; > marks {marked(search)}.",
+        f"{steps_of(search)}{lasts(search.front)}: {len(search.front)} of {search.considered:,} "
+        f"clusters that no other beats in time and in cost; > marks {marked(search)}.",
         *render_table(("", *(name.upper() for name in header(search))), rows(search)),
     ]
     if hidden := len(search.front) - len(shown(search)):

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self, TypeVar, get_args
 from . import checks, messages
 from .checks import Amount, Count, KindOfWork, Name, NameOrNone
 from .messages import Message, message
-from .objective import objective_or_none, patience_or_none
+from .objective import objective_or_none
 from .run import FitDeclaration
 
 _Sized = TypeVar("_Sized", bound=Sized)
@@ -28,13 +28,13 @@ prepares mini-batches; and both in one process, for the trials of a study that s
 """
 DISPATCHER: Role = "dispatcher"
 INPUT: Role = "input"
-Program = Literal["evaluate", "shared_graph"]
+Program = Literal["evaluate", "callbacks", "shared_graph"]
 """Programs of `runtime/programs/` that need TensorFlow and run beside a run."""
 
 
 def _something(value: _Sized) -> _Sized:
     if not value:
-        raise ValueError("nothing is in it")
+        raise ValueError("the message has no content")
     return value
 
 
@@ -61,10 +61,12 @@ class Assignment:
     """The study whose trials on the VM share the preparation of mini-batches; empty: not shared."""
 
     steps: Count = 0
-    """With the next three fields: what the cell's `model.fit` declares (run.FitDeclaration)."""
+    """With the next five fields: what the cell's `model.fit` declares (run.FitDeclaration)."""
     epoch_steps: Count = 0
+    first_epoch: Count = 0
+    eval_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
-    stop_when: Annotated[str, patience_or_none] = ""
+    callbacks: bool = False
 
     @classmethod
     def from_dict(cls, values: object) -> Assignment:
@@ -81,7 +83,7 @@ class Assignment:
     @property
     def fit(self) -> FitDeclaration:
         """The part of the run's declaration that the run leaves to the cell."""
-        return FitDeclaration(self.steps, self.epoch_steps, self.keep_best, self.stop_when)
+        return FitDeclaration.of(self)
 
     def arguments(self) -> list[str]:
         """Return the assignment as a role's command line."""

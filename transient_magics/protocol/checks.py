@@ -52,7 +52,7 @@ def at_least(least: float) -> Callable[[float], float]:
 
     def check(value: float) -> float:
         if value < least:
-            raise ValueError(f"{value!r} is less than {least}")
+            raise ValueError(f"must be at least {least}, not {value!r}")
         return value
 
     return check
@@ -63,7 +63,7 @@ def within(least: float, most: float) -> Callable[[float], float]:
 
     def check(value: float) -> float:
         if not least <= value <= most:
-            raise ValueError(f"{value!r} is not from {least} to {most}")
+            raise ValueError(f"must be from {least} to {most}, not {value!r}")
         return value
 
     return check
@@ -84,7 +84,7 @@ def checked_name(value: object) -> str:
     """Return the value if it is a valid name. Raises ValueError."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
-    raise ValueError(f"no name: {value!r:.80}")
+    raise ValueError(f"{value!r:.80} is not a valid name")
 
 
 Name = Annotated[str, checked_name]
@@ -99,41 +99,41 @@ KindOfWork = Annotated[str, checked_kind]
 def parsed(line: bytes | str) -> object:
     """Parse the JSON value of one line. Raises ValueError if it is invalid or too large."""
     if len(line) > LONGEST_LINE:
-        raise ValueError(f"a line of {len(line)} bytes")
+        raise ValueError(f"the line has {len(line)} bytes, more than {LONGEST_LINE}")
     try:
         return json.loads(line, parse_constant=_no_number)
     except RecursionError:
-        raise ValueError("JSON that is too deep") from None
+        raise ValueError("the JSON has too many levels") from None
 
 
 def parsed_object(line: bytes | str) -> dict[str, object]:
     """Parse a line that holds a JSON object. Raises ValueError, as `parsed` does."""
     values = parsed(line)
     if not isinstance(values, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("the line is not a JSON object")
     return cast("dict[str, object]", values)
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def text(value: object) -> str:
     """Check a text: at most 4 KiB, and encodable as UTF-8. Raises ValueError."""
     if not isinstance(value, str):
-        raise ValueError(f"no text: {value!r:.80}")
+        raise ValueError(f"must be a text, not {value!r:.80}")
     if len(value) > LONGEST_TEXT or (not value.isascii() and len(value.encode()) > LONGEST_TEXT):
-        raise ValueError(f"a text of {len(value)} characters")
+        raise ValueError(f"must have at most {LONGEST_TEXT} bytes, and has {len(value)} characters")
     return value
 
 
 def an_object(value: object) -> Mapping[str, object]:
     """Check that a value is a JSON object, without checking its values. Raises ValueError."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"no object: {value!r:.80}")
+        raise ValueError(f"must be an object, not {value!r:.80}")
     for key in cast("Mapping[object, object]", value):
         if not isinstance(key, str):
-            raise ValueError(f"no key: {key!r:.80}")
+            raise ValueError(f"a key must be a text, not {key!r:.80}")
     return cast("Mapping[str, object]", value)
 
 
@@ -163,7 +163,7 @@ def all_plain(text: str) -> str:
 
 def _integer(value: object) -> int:
     if type(value) is not int or not -LARGEST < value < LARGEST:
-        raise ValueError(f"no whole number: {value!r:.80}")
+        raise ValueError(f"must be a whole number, not {value!r:.80}")
     return value
 
 
@@ -173,19 +173,21 @@ def _number(value: object) -> float:
         or not isinstance(value, (int, float))
         or not -LARGEST < value < LARGEST
     ):
-        raise ValueError(f"no number: {value!r:.80}")  # This also covers infinity and NaN.
+        raise ValueError(
+            f"must be a number, not {value!r:.80}"
+        )  # This also covers infinity and NaN.
     return value
 
 
 def _boolean(value: object) -> bool:
     if type(value) is not bool:
-        raise ValueError(f"neither true nor false: {value!r:.80}")
+        raise ValueError(f"must be true or false, not {value!r:.80}")
     return value
 
 
 def _nothing(value: object) -> None:
     if value is not None:
-        raise ValueError(f"something: {value!r:.80}")
+        raise ValueError(f"must be null, not {value!r:.80}")
 
 
 def anything(value: object, depth: int = DEEPEST) -> object:
@@ -198,13 +200,13 @@ def anything(value: object, depth: int = DEEPEST) -> object:
     if isinstance(value, (int, float)):
         return _number(value)
     if depth <= 0:
-        raise ValueError("JSON that is too deep")
+        raise ValueError("the JSON has too many levels")
     if isinstance(value, (list, tuple)):
         inner = cast("Sequence[object]", value)
     elif isinstance(value, Mapping):
         inner = an_object(cast("object", value)).values()
     else:
-        raise ValueError(f"no JSON value: {type(value).__name__}")
+        raise ValueError(f"must be a JSON value, not {type(value).__name__}")
     for each in inner:
         anything(each, depth - 1)
     return cast("object", value)
@@ -232,7 +234,9 @@ def of(annotation: object) -> Check:
     if origin is Annotated:
         return _all(of(inner[0]), *inner[1:])
     if origin in (Union, types.UnionType):
-        return _either([of(each) for each in inner])
+        # `None` first: the error of a union is that of its last check.
+        parts = sorted(inner, key=lambda part: part is not type(None))
+        return _either([of(part) for part in parts])
     if origin is Literal:
         return _one_of(inner)
     if origin is tuple:
@@ -243,7 +247,7 @@ def of(annotation: object) -> Check:
         return _mapping(of(inner[0]), of(inner[1]))
     if isinstance(annotation, type) and is_dataclass(annotation):
         return lambda value: built(annotation, value)
-    raise TypeError(f"nothing checks {annotation!r}")
+    raise TypeError(f"there is no check for the annotation {annotation!r}")
 
 
 @cache
@@ -303,7 +307,7 @@ def _either(checks: list[Check]) -> Check:
 def _one_of(values: tuple[object, ...]) -> Check:
     def check(value: object) -> object:
         if not isinstance(value, str) or value not in values:
-            raise ValueError(f"none of {', '.join(map(str, values))}: {value!r:.80}")
+            raise ValueError(f"must be one of {', '.join(map(str, values))}, not {value!r:.80}")
         return value
 
     return check
@@ -311,13 +315,13 @@ def _one_of(values: tuple[object, ...]) -> Check:
 
 def _few(value: Sized) -> None:
     if len(value) > MOST_ENTRIES:
-        raise ValueError(f"{len(value)} entries")
+        raise ValueError(f"must have at most {MOST_ENTRIES} entries, not {len(value)}")
 
 
 def _sequence(each: Check) -> Check:
     def check(value: object) -> object:
         if not isinstance(value, (list, tuple)):
-            raise ValueError(f"no list: {value!r:.80}")
+            raise ValueError(f"must be a list, not {value!r:.80}")
         entries = cast("Sequence[object]", value)
         _few(entries)
         return tuple(map(each, entries))
@@ -330,7 +334,7 @@ def _row(checks: list[Check]) -> Check:
         if not isinstance(value, (list, tuple)) or len(cast("Sequence[object]", value)) != len(
             checks
         ):
-            raise ValueError(f"no list of {len(checks)}: {value!r:.80}")
+            raise ValueError(f"must be a list of {len(checks)} entries, not {value!r:.80}")
         return tuple(
             each(part) for each, part in zip(checks, cast("Sequence[object]", value), strict=True)
         )
@@ -382,4 +386,4 @@ def checked_file(value: object) -> str:
         and not {"/", "\\"} & {*value}
     ):
         return value
-    raise ValueError(f"no file's name: {value!r:.80}")
+    raise ValueError(f"{value!r:.80} is not a valid file name")

@@ -17,6 +17,13 @@ from .checks import Amount, Count, Name, checked_file
 from .messages import Message, message
 from .step_parts import Measure
 
+EPOCHS = "epochs"
+"""The field of a worker's metrics with what its steps add to the training metrics, by epoch.
+
+Epochs count from the first step of the run. Each has the number of steps, and then their sums
+(runtime/training/user_model/training_metrics.py).
+"""
+
 # --- first messages -------------------------------------------------------------------------------
 
 
@@ -90,6 +97,17 @@ class Load(Message):
     cores: Count
 
 
+@message("calls")
+class Calls(Message):
+    """The connection of the program that evaluates and calls the cell's callbacks.
+
+    `programs/callbacks.py` opens it. The chief sends an `EpochEnded` at the end of each epoch. The
+    answer is `Called`, which the program also sends first, when training may begin.
+    """
+
+    token: str = field(repr=False)
+
+
 @message("fetch")
 class Fetch(Message):
     """A request for the bytes of one file, after `Files`.
@@ -98,6 +116,40 @@ class Fetch(Message):
     """
 
     name: str
+
+
+@message("epoch ended")
+class EpochEnded(Message):
+    """A request to evaluate the checkpoint of `step`, and to call the callbacks.
+
+    An `epoch` below 0 stands for none: only the end of the training is left. `sums` are those of
+    its training metrics. `last`: no epoch follows. The evaluation may take `seconds`. `before` has
+    the fields of the last evaluation about its part of the dev split.
+    """
+
+    step: Count
+    epoch: int = -1
+    sums: tuple[float, ...] = ()
+    last: bool = False
+    seconds: Amount = 60.0
+    before: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@message("called")
+class Called(Message):
+    """What callbacks did, and the metrics that they received, `logs`.
+
+    The learning rate is `rate` times the declared one. `stop`, a clause: why training ends.
+    `output`: what they printed. `error`: why the run cannot continue. `evaluation` is the answer of
+    the program `evaluate`; empty if nothing was evaluated.
+    """
+
+    logs: Mapping[str, float] = field(default_factory=dict[str, float])
+    rate: Amount = 1.0
+    stop: str = ""
+    output: str = ""
+    error: str = ""
+    evaluation: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 # --- messages of a worker that has joined ---------------------------------------------------------
@@ -284,6 +336,17 @@ class Take(Message):
     seconds: Amount
 
 
+@message("proceed")
+class Proceed(Message):
+    """The global step at which the worker waits for the next such message (None: it does not wait).
+
+    The learning rate is divided by the workers' divisor and multiplied by `rate`.
+    """
+
+    limit: Count | None = None
+    rate: Amount = 1.0
+
+
 @message("stop")
 class Stop(Message):
     """The notice that the run has made its steps."""
@@ -303,7 +366,7 @@ class Refused:
     error: str
 
 
-FirstWord = Join | Checkpoint | Files | Grant | Load
+FirstWord = Join | Checkpoint | Files | Grant | Load | Calls
 FromWorker = (
     Join
     | Stepping
@@ -318,10 +381,14 @@ FromWorker = (
     | Leaving
     | Lease
 )
-ToWorker = Joined | Active | Batch | Leased | Save | Take | Stop | Leave
+ToWorker = Joined | Active | Batch | Leased | Save | Take | Proceed | Stop | Leave
 _FIRST: Mapping[str, type[FirstWord]] = messages.kinds(*get_args(FirstWord))
 _FROM_WORKER: Mapping[str, type[FromWorker]] = messages.kinds(*get_args(FromWorker))
 _TO_WORKER: Mapping[str, type[ToWorker]] = messages.kinds(*get_args(ToWorker))
+_CALLBACKS: Mapping[str, type[EpochEnded] | type[Called]] = {
+    EpochEnded.do: EpochEnded,
+    Called.do: Called,
+}
 _FETCH: Mapping[str, type[Fetch]] = {Fetch.do: Fetch}
 
 
@@ -355,3 +422,8 @@ def read_to_worker(line: bytes) -> ToWorker | Refused | None:
 def read_fetch(line: bytes) -> Fetch:
     """Read the request for a file. Raises ValueError if it is invalid."""
     return messages.read(line, _FETCH)
+
+
+def read_callbacks(line: bytes) -> EpochEnded | Called:
+    """Read a message between the chief and the program that calls callbacks. Raises ValueError."""
+    return messages.read(line, _CALLBACKS)

@@ -118,11 +118,13 @@ def read_foreign(
     else:
         cls = None
     if cls is None:
-        raise ValueError(f"{sender} does not report {kind!r:.80}")
+        raise ValueError(f"{sender} sent an event of the unexpected kind {kind!r:.80}")
     values.pop("seq", None)
     found = checks.built(cls, values)
     if not since - _DAY <= found.time <= until + _DAY:
-        raise ValueError(f"a {kind} event of another time ({found.time / 1e9:.0f} s since 1970)")
+        raise ValueError(
+            f"the time of a {kind} event is out of range ({found.time / 1e9:.0f} s since 1970)"
+        )
     shown = {
         name: plain for name, value in found.values.items() if (plain := _plain(value)) != value
     }
@@ -162,7 +164,7 @@ def from_values(values: Mapping[str, object]) -> Event:
     """
     kind = values.get("kind")
     if not isinstance(kind, str):
-        raise ValueError("no kind")
+        raise ValueError("the event has no kind")
     cls = kinds().get(kind)
     try:
         if cls is None:

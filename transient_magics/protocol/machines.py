@@ -35,10 +35,12 @@ def parse_machines(text: str) -> Mapping[str, int]:
     for part in text.split("+"):
         group = _GROUP.fullmatch(part)
         if not group:
-            raise ValueError(f"'{part:.40}' is no GPU with a count: write GPUxCOUNT, as k80x4")
+            raise ValueError(
+                f"'{part:.40}' is not a GPU with a count: write GPUxCOUNT, such as k80x4"
+            )
         found[group[1]] = found.get(group[1], 0) + int(group[2])
     if (total := sum(found.values())) > MOST_WORKERS:
-        raise ValueError(f"{total} workers are more than {MOST_WORKERS}")
+        raise ValueError(f"{total} workers exceed the limit of {MOST_WORKERS}")
     return MappingProxyType(found)
 
 

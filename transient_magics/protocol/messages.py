@@ -87,9 +87,9 @@ def read(line: bytes, classes: Mapping[str, type[_Message]]) -> _Message:
     values = checks.parsed_object(line)
     do = values.get("do")
     if not isinstance(do, str):
-        raise ValueError("it does not say what to do")
+        raise ValueError("the message has no kind (do)")
     if (cls := classes.get(do)) is None:
-        raise UnknownWord(f"nothing is known of {do!r:.80}")
+        raise UnknownWord(f"unknown kind of message {do!r:.80}")
     try:
         return checks.built(cls, values)
     except ValueError as error:

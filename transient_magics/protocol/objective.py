@@ -77,13 +77,13 @@ class Objective:
         found = _OBJECTIVE.fullmatch(text.strip())
         if not found or len(text) > _LONGEST:
             raise ValueError(
-                f"'{text:.40}' is no metric: write its name, as accuracy, or min distance"
+                f"'{text:.40}' is not a metric: write its name, such as accuracy, or min distance"
             )
         metric = found[2]
         direction = found[1] or _direction(metric)
         if direction not in ("max", "min"):
             raise ValueError(
-                f"whether {metric} is to be large or small is not known: write max {metric} or min {metric}"
+                f"the direction of {metric} is unknown: write max {metric} or min {metric}"
             )
         return cls(metric, direction)
 
@@ -107,7 +107,7 @@ class Patience:
         found = _PATIENCE.fullmatch(text.strip())
         if not found or int(found[2]) < 1:
             raise ValueError(
-                f"'{text:.60}' is no condition: write 'accuracy no better in 3 evaluations'"
+                f"'{text:.60}' is not a condition: write 'accuracy no better in 3 evaluations'"
             )
         return cls(Objective.parse(found[1]), int(found[2]))
 

@@ -15,10 +15,10 @@ MOST_JOBS = 10_000
 MOST_OUTPUTS = 32
 ERROR = "_error"
 """Suffix of an output's name for its standard error, as estimated by the job."""
-_NO_FUNCTION = "a result is a dict of numbers, as {'pressure': p, 'pressure_error': e}"
+_NO_FUNCTION = "return a dict of numbers, such as {'pressure': p, 'pressure_error': e}"
 MOST_ARRAY_BYTES = 64 * 2**20
 """Maximum size of the arrays that one job returns, as a file."""
-MOST_SAID = 2000
+MOST_PRINTED = 2000
 """Maximum number of characters kept from the end of an attempt's output."""
 Policy = Literal["reuse", "memoryless"]
 """The rule that assigns a job to a VM: by the VM's age, or any VM."""
@@ -36,14 +36,18 @@ def checked_values(values: Mapping[str, float]) -> Mapping[str, float]:
     clause.
     """
     if not 0 < len(values) <= 2 * MOST_OUTPUTS:
-        raise ValueError(f"{len(values)} values: {_NO_FUNCTION}")
+        raise ValueError(
+            f"a result must have 1 to {2 * MOST_OUTPUTS} values, not {len(values)}: {_NO_FUNCTION}"
+        )
     for name, value in values.items():
         output_name(name)
         if name.endswith(ERROR):
             if name.removesuffix(ERROR) not in values:
-                raise ValueError(f"{name} is the error of nothing that is returned")
+                raise ValueError(
+                    f"{name} is an error, but the value {name.removesuffix(ERROR)} is missing"
+                )
             if value < 0:
-                raise ValueError(f"{name} is below zero: {value!r}")
+                raise ValueError(f"{name} must be at least 0, not {value!r}")
     return values
 
 

@@ -49,9 +49,9 @@ _FORM = re.compile(r"(\d+(?:\.\d+)?)(KB|MB|GB|TB)?(?::(\w+))?", re.ASCII)
 def parameter_name(text: str) -> str:
     """Check a name under which a cell can read a value. Raises ValueError."""
     if not text.isidentifier() or not text.isascii() or len(text) > 60:
-        raise ValueError(f"'{text:.40}' is no name that a cell can read")
+        raise ValueError(f"'{text:.40}' is not a name that a cell can read")
     if keyword.iskeyword(text) or text.startswith("__"):
-        raise ValueError(f"'{text}' is one of Python's own names")
+        raise ValueError(f"'{text}' is reserved by Python")
     return text
 
 
@@ -67,7 +67,7 @@ class RunSpec:
     """A declared run: which model on which problem (none: the cell's own), how long, and how.
 
     Model: `model`, `hparams_set` and `problem` name entries of Tensor2Tensor's registry, or all are
-    empty; `hparams` overrides hyper-parameters. `data_dir` is the location of the records: a folder
+    empty; `hparams` overrides hyperparameters. `data_dir` is the location of the records: a folder
     that every VM has, or a location in a bucket (`gs://`). `include` names files that are sent
     along. `pip` lists packages as pip reads them (files among them are in the run's folder `pip`).
     `line_offset` is the line of the notebook's cell at which its body begins, so errors show the
@@ -132,6 +132,10 @@ class RunSpec:
     Study: the run is repetition `repeat` of trial `trial` of `study` (empty: of none), which judges
     it by `judged_by`.
 
+    Epochs of the cell's `model.fit`: the steps of one, and the number of the first (as Keras counts,
+    from 0). With `callbacks`, workers wait at the end of each epoch until the cell's callbacks were
+    called. `epoch_steps` 0: the run has no epochs.
+
     Judging: the checkpoint of the best evaluation by `keep_best` is also kept, and the run ends
     under the condition `stop_when` (objective.py); empty: neither.
     """
@@ -182,6 +186,9 @@ class RunSpec:
     drawn_seed: Annotated[int, within(0, 2**31 - 1)] = 0
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
+    epoch_steps: Count = 0
+    first_epoch: Count = 0
+    callbacks: bool = False
     params: Mapping[Annotated[str, parameter_name], CheckedValue] = field(
         default_factory=dict[str, Value]
     )
@@ -299,27 +306,33 @@ class FitDeclaration:
     """The fields of a RunSpec that the cell's `model.fit` declares; 0 or empty: not declared.
 
     `steps` is the number of steps of all workers together, `epoch_steps` that of an epoch.
+    `first_epoch` is the number of the first epoch. `eval_steps`: the steps between two evaluations.
+    `callbacks`: whether the end of an epoch waits for callbacks.
     """
 
     steps: Count = 0
     epoch_steps: Count = 0
+    first_epoch: Count = 0
+    eval_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
-    stop_when: Annotated[str, patience_or_none] = ""
+    callbacks: bool = False
 
     def applied(self, spec: RunSpec) -> RunSpec:
         """Return the run's declaration, completed with what it leaves to the cell."""
-        keep_best = spec.keep_best or self.keep_best
-        stop_when = spec.stop_when or self.stop_when
-        eval_steps = spec.eval_steps
-        if eval_steps is None and (keep_best or stop_when) and self.epoch_steps:
-            eval_steps = self.epoch_steps
         return replace(
             spec,
             train_steps=spec.train_steps or self.steps,
-            keep_best=keep_best,
-            stop_when=stop_when,
-            eval_steps=eval_steps,
+            epoch_steps=self.epoch_steps,
+            first_epoch=self.first_epoch,
+            eval_steps=spec.eval_steps or self.eval_steps or None,
+            keep_best=spec.keep_best or self.keep_best,
+            callbacks=self.callbacks,
         )
+
+    @classmethod
+    def of(cls, values: object) -> Self:
+        """Return the fields of an object that has all of them, such as an event."""
+        return cls(**{field.name: getattr(values, field.name) for field in fields(cls)})
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
@@ -359,7 +372,7 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
     for name in ("hparams", "data_dir", "cache", "prep_threads", "prep", "share_input"):
         if missing and given.get(name):
             what = f"Only a model of Tensor2Tensor takes {option(name)}"
-            return what, "A cell with a model of its own says it in the cell."
+            return what, "A cell that defines its model also defines this in its code."
     if given.get("cache") and str(given.get("data_dir") or "gs://").partition("gs://")[0]:
         return (
             "--cache needs records that workers copy",
@@ -369,36 +382,42 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
         if given.get("cache") and given.get(name):
             return (
                 f"--cache and {option(name)} cannot be used together",
-                f"With {option(name)} no worker reads records.",
+                f"With {option(name)}, workers do not read records.",
             )
     if given.get("params") and not missing:
         what = "Only a cell with a model of its own takes --param"
-        return what, "Name hyper-parameters of Tensor2Tensor's models with --hparams."
+        return what, "Name hyperparameters of Tensor2Tensor's models with --hparams."
     sync = given.get("mode") == "sync"
     batching = given.get("batching") or "uniform"
     if given.get("backup_workers") and not sync:
-        return "--backup-workers needs --mode sync", "Without it, no step waits for anybody."
+        return (
+            "--backup-workers needs --mode sync",
+            "Asynchronous steps do not wait for other workers.",
+        )
     if given.get("damping") == "staleness" and sync:
         return (
             "--damping staleness needs --mode async",
-            "No gradient of a synchronous step is late.",
+            "Synchronous steps have no late gradients.",
         )
     for name in ("deadband", "batch_smoothing", "step_time"):
         if given.get(name) is not None and batching != "dynamic":
             what = f"{option(name)} needs --batching dynamic"
-            return what, "Without it, mini-batches do not follow what is measured."
+            return what, "Other mini-batches do not adapt to measured speeds."
     judged = next((name for name in ("stop_when", "keep_best") if given.get(name)), "")
     if judged and given.get("eval_steps", 1) in (0, None):
-        what = f"{option(judged)} needs evaluations, and --eval-every end makes one"
-        return what, "Leave --eval-every out: then there is one every tenth of the steps."
+        what = f"{option(judged)} needs several evaluations, but --eval-every end makes only one"
+        return what, "Leave --eval-every out to evaluate ten times in the run."
     if given.get("finish_by") and sync:
-        return "--finish-by needs --mode async", "More workers make no more synchronous steps."
+        return (
+            "--finish-by needs --mode async",
+            "More workers do not make synchronous steps faster.",
+        )
     for name in ("confidence", "gpus", "zones", "adapt", "max_cost"):
         if given.get(name) and not given.get("finish_by"):
             return f"{option(name)} needs --finish-by", "Add --finish-by 6h, or --finish-by 18:00."
     if (given.get("batch_least") or given.get("batch_most")) and batching == "uniform":
         what = "--batch-bounds needs --batching static or dynamic"
-        return what, "Without it, all mini-batches are the declared one."
+        return what, "Other mini-batches have the declared size."
     return "", ""
 
 
@@ -433,10 +452,10 @@ class Cache:
         else:
             size = -1.0
         if not found or (not found[2] and float(found[1])) or size >= 2**62:
-            raise ValueError(f"'{text:.40}' is no size: write 2GB or 500MB:memory")
+            raise ValueError(f"'{text:.40}' is not a size: write 2GB or 500MB:memory")
         for place in get_args(Place):
             if place == (found[3] or "disk"):
                 return cls(int(size), place)
         raise ValueError(
-            f"'{text:.40}' has an unknown place: write one of {', '.join(get_args(Place))}"
+            f"'{text:.40}' has an unknown place: use one of {', '.join(get_args(Place))}"
         )

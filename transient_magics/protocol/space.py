@@ -25,7 +25,7 @@ from .run import parameter_name
 
 _DIMENSION = re.compile(r"(?:\s*[=,:]\s*|[^\s=,:])+")
 """Blanks separate dimensions in the text of a space, except around `=`, `,` and `:`."""
-_FORMS = "write name=a,b,c, or name=low:high with :log or :int behind it"
+_FORMS = "write name=a,b,c or name=low:high, optionally followed by :log or :int"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +48,21 @@ class Dimension:
     def _wrong(self) -> str:
         if self.kind == "choice":
             if not self.choices:
-                return "there is nothing to choose from"
+                return "there are no values to choose from"
             for place, choice in enumerate(self.choices):
                 if any(choice == other or same(choice, other) for other in self.choices[:place]):
-                    return f"{value_text(choice):.80} is there twice"
+                    return f"{value_text(choice):.80} occurs twice"
             return ""
         if self.choices:
-            return "a range has no choices"
+            return "a range cannot have choices"
         if not self.low < self.high:
             return (
                 f"the range is empty: {value_text(self.low)} is not below {value_text(self.high)}"
             )
         if self.kind == "log" and self.low <= 0:
-            return f"a logarithm needs a range above zero, and {value_text(self.low)} is not"
+            return f"the low end of a :log range must be greater than 0, not {value_text(self.low)}"
         if self.kind == "int" and not (self.low.is_integer() and self.high.is_integer()):
-            return "a range of whole numbers begins and ends with one"
+            return "both ends of an :int range must be whole numbers"
         return ""
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class Dimension:
         """
         name, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not name or not values:
-            raise ValueError(f"{text[:40]!r} names no values: {_FORMS}")
+            raise ValueError(f"{text[:40]!r} has no values: {_FORMS}")
         parameter_name(name)
         try:
             return cls._of_values(name, values)
@@ -116,9 +116,9 @@ class Dimension:
             case ["log" | "int" as kind]:
                 pass
             case [other]:
-                raise ValueError(f"a range cannot be {other[:20]!r}: {_FORMS}")
+                raise ValueError(f"unknown suffix {other[:20]!r} of a range: {_FORMS}")
             case _:
-                raise ValueError(f"{values[:40]!r} is no range: {_FORMS}")
+                raise ValueError(f"{values[:40]!r} is not a range: {_FORMS}")
         return cls(name, kind, (), _end(low, values), _end(high, values))
 
 
@@ -128,10 +128,10 @@ def parse_space(text: str) -> tuple[Dimension, ...]:
     for part in _DIMENSION.finditer(mask(text)):
         dimension = Dimension.parse(text[part.start() : part.end()])
         if dimension.name in found:
-            raise ValueError(f"{dimension.name} is there twice")
+            raise ValueError(f"{dimension.name} occurs twice")
         found[dimension.name] = dimension
     if not found:
-        raise ValueError(f"there is nothing to try: {_FORMS}")
+        raise ValueError(f"there are no parameters: {_FORMS}")
     return tuple(found.values())
 
 
@@ -148,7 +148,7 @@ def count_points(space: Sequence[Dimension]) -> int:
 def _choices(texts: Sequence[str]) -> tuple[Value, ...]:
     """Read the values of a dimension. Raises ValueError, a clause."""
     if "" in texts:
-        raise ValueError("between two commas stands no value")
+        raise ValueError("a value is empty")
     values = tuple(map(parse_value, texts))
     floats = [text for text, value in zip(texts, values, strict=True) if type(value) is float]
     mixed = 0 < len(floats) < len(values) and all(type(value) in (int, float) for value in values)
@@ -156,9 +156,7 @@ def _choices(texts: Sequence[str]) -> tuple[Value, ...]:
     # numbers.
     if mixed and all(map(is_whole_with_exponent, floats)):
         whole = int(float(floats[0]))
-        raise ValueError(
-            f"{floats[0]} is a float beside whole numbers: write {whole}, or {whole}.0"
-        )
+        raise ValueError(f"{floats[0]} is a float among whole numbers: write {whole}, or {whole}.0")
     return values
 
 
@@ -166,7 +164,7 @@ def _end(text: str, values: str) -> float:
     """Read one end of a range. Raises ValueError, a clause."""
     value = as_number(parse_value(text))
     if math.isnan(value):
-        raise ValueError(f"{values[:40]!r} is no range: {_FORMS}")
+        raise ValueError(f"{values[:40]!r} is not a range: {_FORMS}")
     if abs(value) >= LARGEST:
         raise ValueError(f"{text:.40} is too large")
     return value

@@ -218,9 +218,9 @@ def unpacked(content: bytes) -> Trace:
             raise ValueError(f"it has more than {MOST_VALUES:,} values")
         values = json.loads(plain)
     except (zlib.error, RecursionError) as error:
-        raise ValueError(f"it is no gzipped JSON: {error}") from None
+        raise ValueError(f"it is not gzipped JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not a JSON object")
     values = cast("dict[str, Any]", values)
     devices = tuple(
         _words(item, "a device") for item in _items(values.get("devices"), MOST_DEVICES, "devices")
@@ -241,7 +241,7 @@ def _operation(row: Any, devices: int) -> Operation:
     device, name, kind, begin, lasted, label = _items(row, 6, "an operation", exactly=True)
     place = int(_number(device, "a device"))
     if place >= devices:
-        raise ValueError("an operation is on no device of the trace")
+        raise ValueError("the device of an operation is not in the trace")
     what = "an operation's name"
     return Operation(
         place,
@@ -256,17 +256,17 @@ def _operation(row: Any, devices: int) -> Operation:
 def _items(value: Any, most: int, what: str, *, exactly: bool = False) -> Iterable[Any]:
     items = cast("list[Any]", value)
     if not isinstance(value, list) or len(items) > most or (exactly and len(items) != most):
-        raise ValueError(f"{what}: there is no such list")
+        raise ValueError(f"{what} must be a list of {'' if exactly else 'at most '}{most} entries")
     return items
 
 
 def _words(value: Any, what: str) -> str:
     if not isinstance(value, str) or len(value) > LONGEST:
-        raise ValueError(f"{what} is no name")
+        raise ValueError(f"{what} must be a text of at most {LONGEST} characters")
     return value
 
 
 def _number(value: Any, what: str, most: float = _LATEST, least: float = 0) -> float:
     if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
-        raise ValueError(f"{what} is no such number")
+        raise ValueError(f"{what} must be a number from {least:g} to {most:g}")
     return float(value)

@@ -34,7 +34,7 @@ class WorkerJoined(Event):
 
 @event("worker.left", FACT)
 class WorkerLeft(Event):
-    """A worker process left. `reason`: finished, revoked, lost, or told to leave."""
+    """A worker process left the run. `reason`: finished, revoked, lost, or told to leave."""
 
     run: Name
     worker: Name
@@ -194,7 +194,7 @@ class TrainUnshipped(Event):
 
 @event("train.slow", FACT)
 class TrainSlow(Event):
-    """The cluster processes `speed` examples per second, and its workers have reached `expected`.
+    """The run is slow: `speed` examples per second, where its workers had reached `expected`.
 
     `bottleneck` is the likely cause: `worker` (`worker` names it), `input pipeline`, `parameter
     server` (its CPU; `server` names it if there are several) or `network`. With `servers` parameter
@@ -214,7 +214,7 @@ class TrainSlow(Event):
 
 @event("train.recovered", FACT)
 class TrainRecovered(Event):
-    """The cluster was slow and makes `speed` of the `expected` examples per second again."""
+    """The run is not slow any more: `speed` of the `expected` examples per second."""
 
     run: Name
     speed: Amount
@@ -242,6 +242,24 @@ class TrainEvaluated(Event):
     endless: bool = False
     drawn: Count = 0
     among: Count = 0
+
+
+@event("train.epoch", FACT)
+class TrainEpoch(Event):
+    """An epoch of the cell's `model.fit` ended at `step`; it has the number that Keras gives it.
+
+    `logs`: the training metrics of its steps, and those of the evaluation at its end (`val_...`).
+    Callbacks have set the learning rate to `rate` times the declared one. `stop`, a clause: why
+    they end the training. `output`: what they printed.
+    """
+
+    run: Name
+    epoch: Count
+    step: Count
+    logs: Mapping[str, float]
+    rate: Amount = 1.0
+    stop: str = ""
+    output: str = ""
 
 
 @event("train.unevaluated", FACT)
@@ -320,9 +338,10 @@ class TrainMeasured(Event):
 
 @event("train.made", FACT)
 class TrainMade(Event):
-    """The run has made its steps, and its last checkpoint is written.
+    """The run has completed its steps, and its last checkpoint is written.
 
-    Its workers are free for other runs while that checkpoint is evaluated and copied home.
+    Its workers are free for other runs while that checkpoint is evaluated and copied to the
+    machine of the controller.
     """
 
     run: Name
@@ -331,9 +350,10 @@ class TrainMade(Event):
 
 @event("train.finished", FACT)
 class TrainFinished(Event):
-    """The run made its steps, or the user stopped it; its results are here or in its bucket.
+    """The run completed its steps, or the user stopped it.
 
-    `reason`, a clause: why it ended before its steps were made (`--stop-when`).
+    Its results are on the controller's machine or in its bucket. `reason`, a clause: why it ended
+    before it completed its steps (`--stop-when`).
     """
 
     run: Name
@@ -347,7 +367,7 @@ class TrainFinished(Event):
 
 @event("train.failed", FACT)
 class TrainFailed(Event):
-    """The run ended before it made its steps. `reason` is one sentence."""
+    """The run ended before it completed its steps. `reason` is one sentence."""
 
     run: Name
     reason: str
@@ -453,6 +473,7 @@ _OF_CHIEF: dict[str, type[Event]] = {
         TrainSlow,
         TrainRecovered,
         TrainEvaluated,
+        TrainEpoch,
         TrainUnevaluated,
         TrainBest,
         TrainUnjudged,
@@ -493,7 +514,7 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
     """
     found = read_foreign(line, _OF_CHIEF, VM, since, until)
     if found.values["run"] != run:
-        raise ValueError(f"a {found.kind} event of another run")
+        raise ValueError(f"the {found.kind} event belongs to another run")
     return found
 
 

@@ -75,7 +75,7 @@ async def connect(
                     return await attempt()
     except (OSError, asyncssh.Error) as error:
         raise attempt.explain(error, timeout) from error
-    raise AssertionError("stamina ends with a result or an error")
+    raise AssertionError("stamina must end with a result or an error")
 
 
 class _Attempt:
@@ -99,7 +99,7 @@ class _Attempt:
         self._key = key
         self._trusted = trusted
         self._denied_since: float | None = None
-        self._last: Exception = TimeoutError("it is silent")
+        self._last: Exception = TimeoutError("no answer")
 
     async def __call__(self) -> Connection:
         async with AsyncExitStack() as stack:
@@ -135,7 +135,10 @@ class _Attempt:
                 what = (
                     f"The machine at {self._address} is not {self._name}: its host key is {shown}"
                 )
-                fix = "Delete this VM and let it be replaced; if it happens again, ask who answers at that address."
+                fix = (
+                    "Delete this VM, so that it is replaced; if this repeats, find out which "
+                    "machine has that address."
+                )
                 raise HostKeyError(what, where=self._address, fix=fix) from error
             return Connection(ssh, watch, self._name, stack.pop_all(), self)
 
@@ -157,29 +160,32 @@ class _Attempt:
         """
         failure = self._last if isinstance(error, TimeoutError) else error
         if isinstance(failure, asyncssh.PermissionDenied):
-            what = f"{self._name} does not take the key of the cluster for user {self._user}"
-            fix = "See that the VM's metadata holds it under ssh-keys, and that OS Login is off."
+            what = f"{self._name} rejects the SSH key of the cluster for user {self._user}"
+            fix = "Check that the VM's metadata has the key in ssh-keys, and that OS Login is off."
             return RemoteError(what, where=self._address, fix=fix)
         if isinstance(failure, _PASSING):
-            said = str(failure) or "it is silent"
-            what = f"{self._name} does not answer at {self._address}:{self._port} within {timeout:g} s: {said}"
-            return ConnectionLostError(
-                what, fix="See that it runs and that port 22 is open to this machine."
+            why = str(failure) or "no answer"
+            what = (
+                f"{self._name} does not answer at {self._address}:{self._port} within "
+                f"{timeout:g} s: {why}"
             )
-        return RemoteError(
-            f"{self._name} does not speak SSH with us: {failure}", where=self._address
-        )
+            return ConnectionLostError(
+                what, fix="Check that the VM runs and that port 22 is open to this machine."
+            )
+        return RemoteError(f"No SSH connection to {self._name}: {failure}", where=self._address)
 
 
 def _trusted(host_keys: Sequence[str], name: str) -> list[asyncssh.SSHKey]:
     if not host_keys:
         raise HostKeyError(
-            f"The host key of {name} is not known", fix="Wait until Compute Engine tells it."
+            f"The host key of {name} is unknown", fix="Wait until Compute Engine reports it."
         )
     try:
         return [asyncssh.import_public_key(line) for line in host_keys]
     except asyncssh.KeyImportError as error:
-        raise HostKeyError(f"The host key of {name}, as told, is not a key: {error}") from error
+        raise HostKeyError(
+            f"Compute Engine reports an invalid host key of {name}: {error}"
+        ) from error
 
 
 def generate_key(path: Path) -> str:
@@ -257,7 +263,9 @@ class Relay:
             await loop.sock_sendall(line, f"CONNECT {address} {port}\n".encode())
             reply = await _reply(line)
             if reply != "OK":
-                raise ConnectionRefusedError(f"the relay says: {reply.removeprefix('ERROR ')}")
+                raise ConnectionRefusedError(
+                    f"the relay refused the connection: {reply.removeprefix('ERROR ')}"
+                )
             yield line
 
 
@@ -298,7 +306,7 @@ class ProxyCommand:
                 yield ours
             except (OSError, asyncssh.ConnectionLost) as error:
                 words = await _last_words(complaints)
-                raise ConnectionRefusedError(f"{error}; {argv[0]} says: {words}") from error
+                raise ConnectionRefusedError(f"{error}; {argv[0]} printed: {words}") from error
             finally:
                 ours.close()
                 # It usually ends when its input is closed.

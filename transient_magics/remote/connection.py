@@ -159,7 +159,7 @@ class Connection:
                     process.stdin.write_eof()
                 try:
                     async with asyncio.timeout(timeout):
-                        output, complaints = await self._all_said(text, process)
+                        output, complaints = await self._output(text, process)
                 except TimeoutError as error:
                     what = f"`{text}` did not end within {timeout:g} s on {self.name}"
                     raise CommandError(what, where=self.name) from error
@@ -176,28 +176,30 @@ class Connection:
             else:
                 how = f"failed ({process.returncode})"
             raise CommandError(
-                f"`{text}` {how} on {self.name}: {tail or 'it says nothing'}", where=self.name
+                f"`{text}` {how} on {self.name}: {tail or 'it printed nothing'}", where=self.name
             )
         return bytes(output or b"").decode(errors="replace")
 
-    async def _all_said(
+    async def _output(
         self, text: str, process: asyncssh.SSHClientProcess[bytes]
     ) -> tuple[bytes, bytes]:
         """Return standard output and standard error of a process, until it has ended."""
 
-        async def said(source: asyncssh.SSHReader[bytes]) -> bytes:
+        async def read_all(source: asyncssh.SSHReader[bytes]) -> bytes:
             found = list[bytes]()
             size = 0
             while block := await source.read(65536):
                 size += len(block)
                 if size > _LONGEST_OUTPUT:
                     raise ForeignError(
-                        f"`{text}` says more than {_LONGEST_OUTPUT >> 20} MiB on {self.name}"
+                        f"`{text}` printed more than {_LONGEST_OUTPUT >> 20} MiB on {self.name}"
                     )
                 found.append(block)
             return b"".join(found)
 
-        output, complaints = await asyncio.gather(said(process.stdout), said(process.stderr))
+        output, complaints = await asyncio.gather(
+            read_all(process.stdout), read_all(process.stderr)
+        )
         await process.wait()
         return output, complaints
 
@@ -234,7 +236,7 @@ class Connection:
             return int(answer)
         except ValueError as error:
             raise RemoteError(
-                f"{self.name} did not say which process it started: {answer!r:.80}"
+                f"{self.name} did not report the id of the started process: {answer!r:.80}"
             ) from error
 
     async def follow(
@@ -261,7 +263,7 @@ class Connection:
 
         Blocks are for callers that write them whole. The event loop has a turn after each block.
         """
-        allowance = allowance or following.Allowance(taken=offset)
+        allowance = allowance or following.Allowance(arrived=offset)
         carrier = await self._for_following()
         try:
             blocks = following.follow(carrier._ssh, self.name, path, offset, allowance)

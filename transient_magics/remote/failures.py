@@ -64,7 +64,7 @@ def _ours(error: Exception, name: str, doing: str) -> RemoteError:
 def lost(name: str, reason: str) -> ConnectionLostError:
     """Return the error for a lost peer."""
     if reason:
-        said = f": {reason}"
+        clause = f": {reason}"
     else:
-        said = ""
-    return ConnectionLostError(f"The connection to {name} was lost{said}")
+        clause = ""
+    return ConnectionLostError(f"The connection to {name} was lost{clause}")

@@ -59,14 +59,14 @@ exec tail $often -c +$((offset + 1)) -F {path} </dev/null 3<&-
 
 @dataclass
 class Allowance:
-    """Limit of the bytes taken from one source: at most `most`, of which `taken` have arrived.
+    """Limit of the bytes taken from one source: at most `most`, of which `arrived` have come.
 
     It is kept when a file is followed again, because the VM decides when a following ends and what
     is in the file.
     """
 
     most: int = 2**32
-    taken: int = 0
+    arrived: int = 0
 
 
 class Followable(Protocol):
@@ -98,9 +98,9 @@ async def follow(
                     and (chunk := await process.stdout.read(_CHUNK))
                     and not another.is_set()
                 ):
-                    allowance.taken += len(chunk)
-                    if allowance.taken > allowance.most:
-                        much = f"more than the {allowance.most >> 20} MiB that are taken from a VM"
+                    allowance.arrived += len(chunk)
+                    if allowance.arrived > allowance.most:
+                        much = f"more than {allowance.most >> 20} MiB, the limit for a VM"
                         raise ForeignError(f"{path} on {name} has {much}", where=name)
                     block: Block = []
                     for size, line in lines.feed(chunk):
@@ -124,7 +124,8 @@ async def follow(
             raise lost(name, "")
         else:
             raise CommandError(
-                f"Following {path} on {name} ended ({process.returncode})", where=name
+                f"The program that follows {path} on {name} ended with status {process.returncode}",
+                where=name,
             )
 
 
@@ -164,7 +165,7 @@ async def follow_blocks_across(
     # This retry yields lines between its attempts; stamina's can only wrap a function that returns.
     clock = asyncio.get_running_loop().time
     failures = 0
-    allowance = allowance or Allowance(taken=offset)
+    allowance = allowance or Allowance(arrived=offset)
     while True:
         started = clock()
         try:
@@ -187,12 +188,14 @@ async def follow_blocks_across(
             await asyncio.sleep(backoff(failures, first=0.05, longest=2.0))
 
 
-def _begin(said: bytes, asked: int, name: str) -> int:
+def _begin(line: bytes, asked: int, name: str) -> int:
     """Return the first byte that is read: the requested one, or 0; -1 if the report is missing."""
-    if not said:
+    if not line:
         return -1
-    if (begin := said.strip()) not in (b"%d" % asked, b"0"):
-        raise RemoteError(f"{name} does not say from where it reads: {said[:80]!r}", where=name)
+    if (begin := line.strip()) not in (b"%d" % asked, b"0"):
+        raise RemoteError(
+            f"{name} reports an invalid position in the file: {line[:80]!r}", where=name
+        )
     return int(begin)
 
 

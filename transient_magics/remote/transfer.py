@@ -94,7 +94,7 @@ class Transfer:
                 folder, level = folders.pop()
                 if level > MOST_LEVELS:
                     raise ForeignError(
-                        f"{path} on {self._name} has folders in more than {MOST_LEVELS} levels"
+                        f"{path} on {self._name} has more than {MOST_LEVELS} levels of folders"
                     )
                 async for entry in sftp.scandir(folder):
                     entries += 1
@@ -182,7 +182,7 @@ class Transfer:
                         await asyncio.to_thread(target.write, block)
                 if size < promised:
                     raise RemoteError(
-                        f"Only {size} of {promised} bytes of {path} arrived", where=self._name
+                        f"Only {size:,} of {promised:,} bytes of {path} arrived", where=self._name
                     )
                 await asyncio.to_thread(_settle, target, part, local)
         finally:
@@ -208,17 +208,27 @@ class Transfer:
 
     def _look_for_room(self, path: str, size: int, to_come: int, local: Path) -> None:
         if to_come > room(local.parent):
-            what = f"{path} on {self._name} has {size:,} bytes, for which this machine's disk has no room"
-            raise RoomError(what, where=str(local.parent), fix="Free some of it.")
+            what = (
+                f"{path} on {self._name} has {size:,} bytes, and this machine's disk has no "
+                "room for it"
+            )
+            raise RoomError(
+                what, where=str(local.parent), fix="Free some space; then the copy is retried."
+            )
 
     async def _size(self, sftp: asyncssh.SFTPClient, path: str, most: int) -> int:
         """Return the present size of a regular file; what is appended later is not taken."""
         attributes = await sftp.lstat(path)
         if not stat.S_ISREG(attributes.permissions or 0) or attributes.size is None:
-            raise ForeignError(f"{path} on {self._name} is no regular file", where=self._name)
+            raise ForeignError(
+                f"{path} on {self._name} is not a regular file, so it is not copied",
+                where=self._name,
+            )
         if not 0 <= attributes.size <= most:
             raise ForeignError(
-                f"{path} on {self._name} has {attributes.size} bytes", where=self._name
+                f"{path} on {self._name} has {attributes.size:,} bytes, more than the limit of "
+                f"{most:,}, so it is not copied",
+                where=self._name,
             )
         return attributes.size
 
@@ -227,7 +237,7 @@ class Transfer:
             return checked_file(name if isinstance(name, str) else name.decode())
         except ValueError as error:
             raise ForeignError(
-                f"A file on {self._name} cannot be taken: {error}", where=self._name
+                f"A file on {self._name} is not copied: {error}", where=self._name
             ) from None
 
     @asynccontextmanager
@@ -275,7 +285,7 @@ def _below(folder: Path, relative: str) -> Path:
     """Return the path in `folder`. Raises ForeignError if a link leads out of it."""
     path = folder / relative
     if not path.parent.resolve().is_relative_to(folder.resolve()):
-        raise ForeignError(f"{relative} would not lie in its folder", where=str(folder))
+        raise ForeignError(f"{relative} would be outside of its folder", where=str(folder))
     return path
 
 

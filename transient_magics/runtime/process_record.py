@@ -250,10 +250,12 @@ def claim_role(logs: Path, assignment: Assignment) -> None:
     """
     lock = files.lock(lock_file(logs, assignment.name))
     if lock is None:
-        raise TrainingError(f"another process is {assignment.name} of {assignment.run}")
+        raise TrainingError(
+            f"another process already runs as {assignment.name} of {assignment.run}"
+        )
     record = RoleRecord.read(pid_file(logs, assignment.name))
     if record is None or record.assignment != assignment:
-        raise TrainingError(f"{assignment.name} of {assignment.run} is not requested any more")
+        raise TrainingError(f"{assignment.name} of {assignment.run} is no longer requested")
     # Processes that this one forks may outlive it, and must not hold the lock.
     os.register_at_fork(after_in_child=partial(_close, lock))
     os.ftruncate(lock, 0)

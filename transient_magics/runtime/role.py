@@ -66,7 +66,7 @@ def decode(line: bytes) -> dict[str, Any]:
     """Return the message on a line. Raises ValueError if it is not a JSON object."""
     message = json.loads(line)
     if not isinstance(message, dict):
-        raise ValueError("a message is a JSON object")
+        raise ValueError("the message is not a JSON object")
     return message
 
 

@@ -342,15 +342,18 @@ class ClusterSpec:
             spec = checks.built(cls, values)
             checked_name(spec.name)
             if not spec.zones:
-                raise ValueError("it has no zones")
+                raise ValueError("zones: must have at least 1 entry, not 0")
             _ = spec.home_zone, spec.ends_at
         except LookupError as error:
-            raise DeclarationError(
-                f"The cluster's declaration cannot be read: it lacks a zone or a price ({error})"
-            ) from None
+            raise _invalid(f"it has no zone or price for {error}") from None
         except ValueError as error:
-            raise DeclarationError(f"The cluster's declaration cannot be read: {error}") from None
+            raise _invalid(str(error)) from None
         return spec
+
+
+def _invalid(why: str) -> DeclarationError:
+    what = f"The cluster's declaration is invalid: {why}"
+    return DeclarationError(what, fix="Declare the cluster again.")
 
 
 # Prices of a cluster's VMs in each of their possible zones, and of the traffic between them.

@@ -60,7 +60,9 @@ def parse_groups(
     total = sum(group.count for group in groups)
     if total > MOST_WORKERS:
         raise DeclarationError(
-            f"{total} workers are more than {MOST_WORKERS}", where="SPEC", fix="Declare fewer."
+            f"{total} workers exceed the limit of {MOST_WORKERS}",
+            where="SPEC",
+            fix="Declare fewer.",
         )
     return tuple(groups)
 
@@ -104,7 +106,7 @@ def _group(
             count = int(digits)
             if not 1 <= count <= MOST_WORKERS:
                 raise _mistake(
-                    text, column, f"a count is from 1 to {MOST_WORKERS}, not {digits}", ""
+                    text, column, f"a count must be from 1 to {MOST_WORKERS}, not {digits}", ""
                 )
     if machine not in accelerators:
         raise _unknown_accelerator(text, begin, machine, accelerators)

@@ -143,8 +143,11 @@ _ARCHIVE = re.compile(
     r".*\.(?:whl|zip|tar|tgz|tbz|txz|tlz|tar\.(?:gz|bz2|xz|lz|lzma))", re.IGNORECASE
 )
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
-_NAME = "Name packages, or files of packages."
-_BUILD = "Name a wheel, or add --pip-build. It builds the package on the controller's machine and runs its code there."
+_NAME = "Name packages, or package files."
+_BUILD = (
+    "Name a wheel, or add --pip-build. It builds the package on the controller's machine and "
+    "runs its code there."
+)
 
 
 def check_package(word: str, *, build: bool = False) -> str:
@@ -178,13 +181,14 @@ def _place(word: str, place: str, build: bool) -> str:
     url = urlsplit(quote(place) if place.startswith("/") else place)
     if "@" in url.netloc or url.query:
         raise DeclarationError(
-            f"A URL with a user, a password or a token would be stored: {without_secrets(word)}",
+            "A URL must not contain a user, a password or a token, because it is stored: "
+            f"{without_secrets(word)}",
             where=WHERE,
             fix="Download the file here (`pip download`), and name the file.",
         )
     if url.scheme not in ("", "file", "http", "https"):
         fix = "Build a wheel of it here (`pip wheel`), and name the file."
-        raise DeclarationError(f"'{word}' is not a file of a package", where=WHERE, fix=fix)
+        raise DeclarationError(f"'{word}' is not a package file", where=WHERE, fix=fix)
     if not url.path.lower().endswith(".whl") and not build:
         raise DeclarationError(
             f"'{word}' is not a wheel, so it would have to be built", where=WHERE, fix=_BUILD

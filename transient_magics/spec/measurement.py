@@ -89,7 +89,9 @@ class MeasureSpec:
             checked_name(spec.name)
             _ = spec.round_dollars
         except (LookupError, ValueError) as error:
-            raise DeclarationError(f"A measurement's declaration cannot be read: {error}") from None
+            raise DeclarationError(
+                f"The declaration of the measurement is invalid: {error}"
+            ) from None
         return spec
 
 

@@ -27,8 +27,8 @@ _DOMAIN_SCOPED = re.compile(rf"{_DOMAIN}:[a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?"
 Source: parameter `project`, discovery revision 20261106.
 """
 _FIX = (
-    "An ID has 6 to 30 lower-case letters, digits and hyphens; a project's name may be another. Type "
-    "`gcloud projects list`: the ID is in the first column."
+    "An ID has 6 to 30 lower-case letters, digits and hyphens; a project's name may be another. "
+    "Type `gcloud projects list`: the ID is in the first column."
 )
 
 
@@ -57,7 +57,10 @@ def parse_bucket(text: str, where: str) -> str:
     place = text.strip().removeprefix("gs://").rstrip("/")
     name, slash, path = place.partition("/")
     if not _NAME.fullmatch(name) or name.startswith("goog") or "google" in name or ".." in name:
-        fix = "A name has 3 to 63 lower-case letters, digits, dashes, dots: NAME or gs://NAME/FOLDER, or none."
+        fix = (
+            "Write NAME or gs://NAME/FOLDER (3 to 63 lower-case letters, digits, dashes and "
+            "dots), or none."
+        )
         raise DeclarationError(f"Invalid bucket name '{text}'", where=where, fix=fix)
     if slash and (not _PATH.fullmatch(path) or ".." in path.split("/")):
         what = f"'{path}' is not a folder in a bucket"
@@ -76,11 +79,11 @@ def parse_records(text: str, spec: ClusterSpec | None) -> str:
     fix = "Name a separate folder for the records: gs://NAME/FOLDER."
     if place.count("/") < 3:
         raise DeclarationError(
-            f"'{text}' is a whole bucket, and the VMs could read all of it", where=where, fix=fix
+            f"'{text}' is a whole bucket, so the VMs could read all of it", where=where, fix=fix
         )
     if f"{spec and cluster_store(spec)}/".startswith(f"{place}/"):
         raise DeclarationError(
-            f"'{text}' is where clusters keep their results", where=where, fix=fix
+            f"'{text}' is the folder in which clusters keep their results", where=where, fix=fix
         )
     return place
 
@@ -123,8 +126,8 @@ USER_ROLE = "transientUser"
 _CONTROLLER = (
     *_named(
         "compute.instances",
-        "create delete get list getGuestAttributes getSerialPortOutput setLabels setMachineType setMetadata "
-        "setScheduling setTags simulateMaintenanceEvent start stop",
+        "create delete get list getGuestAttributes getSerialPortOutput setLabels setMachineType "
+        "setMetadata setScheduling setTags simulateMaintenanceEvent start stop",
     ),
     *_named("compute.disks", "create setLabels"),
     *_named("compute.images", "useReadOnly"),

@@ -41,7 +41,7 @@ def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
         )
     seconds = float(match[1]) * _SECONDS[match[2] or unit]
     if not 0 < seconds < math.inf:
-        raise DeclarationError("A duration must be longer than 0", where=option)
+        raise DeclarationError(f"A duration must be longer than 0, not '{text}'", where=option)
     return seconds
 
 
@@ -93,7 +93,9 @@ def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
     stripped = text.strip().lower()
     if stripped.isdecimal():
         if int(stripped) < 1:
-            raise DeclarationError("An interval is at least one step", where=option)
+            raise DeclarationError(
+                f"An interval must be at least 1 step, not '{text}'", where=option
+            )
         return int(stripped), None
     if not _DURATION.fullmatch(stripped):
         raise DeclarationError(
@@ -113,8 +115,8 @@ def parse_share(text: str, option: str, least: float = 0.0) -> float:
     except ValueError:
         part = math.nan
     if not least <= part <= 1:
-        what = f"{option} takes {least:.0%} to 100%, not '{text}'"
-        raise DeclarationError(what, fix="Write 50% for a half.")
+        what = f"{option} must be from {least:.0%} to 100%, not '{text}'"
+        raise DeclarationError(what, fix="For example: 50%.")
     return part
 
 
@@ -224,7 +226,7 @@ def make_run(values: Mapping[str, object]) -> RunSpec:
     """Return the declaration of a run. Raises DeclarationError for invalid or unknown fields."""
     other = next((name for name in values if name not in RunSpec.__dataclass_fields__), "")
     if other:
-        fix = "help(transient_magics.train) names them."
+        fix = "help(transient_magics.train) lists them."
         raise unknown("option of a run", other, RunSpec.__dataclass_fields__, otherwise=fix)
     try:
         return checks.built(RunSpec, values)

@@ -13,6 +13,7 @@ function curves(workers = 2) {
   const names = [...Array(workers).keys()].map((number) => `worker-${number}`);
   return {
     run: "run-1", below: 0.8, width: 2, unnamed: false, end: null, marks: [["checkpoint", 2, 20, "checkpoint at step 20"]],
+    epochs: [],
     time: [1, 3, 5], step: [10, 30, 50], loss: [2, null, 0.5], speed: [4, 6, 8], expected: [null, 10, 10],
     workers: Object.fromEntries(names.map((name, index) =>
       [name, { speed: [1, 2, 3], batch: [8, 8, 8 + index], staleness: [0, 0, 0] }])),
@@ -24,6 +25,17 @@ test("an average begins at the first value and passes over what is missing", () 
   const [first, second] = smoothed([0, 1], 0.5);
   assert.equal(first, 0);
   assert.ok(Math.abs(second - 2 / 3) < 1e-12, "corrected for its beginning");
+});
+
+test("metrics of training and validation data are drawn by epoch, without the loss", () => {
+  const epochs = [
+    { time: 2, step: 20, metrics: { loss: 1, accuracy: 0.5, val_loss: 1, val_accuracy: 0.4, learning_rate: 0.1 } },
+    { time: 4, step: 40, metrics: { loss: 0.9, accuracy: 0.7, learning_rate: 0.1 } },
+  ];
+  assert.equal(drawings(curves(), LOOKS, {}).metrics, null);
+  const drawn = drawings({ ...curves(), epochs }, { ...LOOKS, byStep: true }, {}).metrics;
+  assert.deepEqual(drawn.x, [20, 40]);
+  assert.deepEqual(drawn.curves.map(({ label, values }) => [label, values]), [["accuracy", [0.5, 0.7]], ["val_accuracy", [0.4, null]]]);
 });
 
 test("over steps, what a run did again from a checkpoint is drawn once", () => {

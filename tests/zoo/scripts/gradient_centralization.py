@@ -7,17 +7,11 @@ from sklearn.datasets import load_digits
 
 
 class GCRMSprop(RMSprop):
-    def get_gradients(self, loss, params):
-        raise NotImplementedError
-
-    def apply(self, grads, trainable_variables=None):
-        centralized = []
-        for grad in grads:
-            if len(grad.shape) > 1:
-                axis = list(range(len(grad.shape) - 1))
-                grad -= ops.mean(grad, axis=axis, keepdims=True)
-            centralized.append(grad)
-        return super().apply(centralized, trainable_variables)
+    def update_step(self, gradient, variable, learning_rate):
+        if len(gradient.shape) > 1:
+            axis = list(range(len(gradient.shape) - 1))
+            gradient -= ops.mean(gradient, axis=axis, keepdims=True)
+        super().update_step(gradient, variable, learning_rate)
 
 
 digits = load_digits()

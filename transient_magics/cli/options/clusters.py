@@ -329,7 +329,7 @@ def check_resize(values: dict[str, Any], called: str) -> None:
     """Check that a resize changes either workers or parameter servers."""
     if bool(values.get("spec")) == bool(values.get("ps")):
         raise DeclarationError(
-            f"{called} takes SPEC or --ps N", fix=f"For example: {called} k80x4 k80x6"
+            f"{called} needs SPEC or --ps N, not both", fix=f"For example: {called} k80x4 k80x6"
         )
     if values.get("spec"):
         check_declare(values, called)

@@ -344,7 +344,7 @@ def check_plan(values: dict[str, Any], called: str) -> None:
             raise DeclarationError(f"--{name.replace('_', '-')} needs --bag", fix="Add --bag.")
     if bool(values.get("workload")) == bool(values.get("model") or values.get("cell")):
         raise DeclarationError(
-            f"{called} needs a --workload, or --model and --problem, or code",
+            f"{called} needs --workload, or --model and --problem, or code",
             fix=f"For example: {called} {EXAMPLES['plan']}",
         )
     if "params" in values:

@@ -105,7 +105,7 @@ DISK = flag(
     "size and kind of the boot disks of workers and parameter servers, such as 200GB or "
     "200GB:ssd. Kinds: balanced, ssd, standard",
     disk,
-    default="50GB:balanced; if the image is larger, its size",
+    default="50GB for Debian 12, otherwise the size of the image",
     metavar="SIZE[:KIND]",
 )
 PS = flag(

@@ -110,6 +110,8 @@ class WorkCommand:
         The place in lists of commands, lowest first.
     notes : callable or None
         Returns sentences about the code that belong to the answer, from the values of the options.
+    names : callable or None
+        Returns variables that a notebook gets, from the handle and the code.
     guide : str
         The name of the documentation page that explains it.
     """
@@ -128,6 +130,7 @@ class WorkCommand:
     dry_run: bool = False
     rank: int = 10
     notes: Callable[[Mapping[str, Any], Code], Sequence[str]] | None = None
+    names: Callable[[Any, Code], Mapping[str, object]] | None = None
     guide: str = ""
 
     @property

@@ -158,7 +158,7 @@ def _names_locked(directory: Path) -> Iterator[None]:
                 f"Another declaration on {directory.name} has not finished within "
                 f"{_LOCK_SECONDS:.0f} s"
             )
-            raise ClusterError(what, where=str(directory / LOCK), fix="Try again.")
+            raise ClusterError(what, where=str(directory / LOCK), fix="Try again in a moment.")
         time.sleep(_LOCK_PAUSE_SECONDS)
     try:
         yield

@@ -165,7 +165,7 @@ def refuse_more_workers(cluster: ClusterSpec, workers: int, where: str = "--work
     """Raise DeclarationError if work needs more workers than the cluster has."""
     if workers > cluster.worker_count:
         what = f"{cluster.name} has {text.count(cluster.worker_count, 'worker')}, not {workers}"
-        raise DeclarationError(what, where=where, fix="Take fewer, or resize the cluster first.")
+        raise DeclarationError(what, where=where, fix="Use fewer, or resize the cluster first.")
 
 
 def check_declaration(declaration: Declaration, kinds: list[str]) -> None:
@@ -196,9 +196,9 @@ def check_declaration(declaration: Declaration, kinds: list[str]) -> None:
         _refuse_for_jobs(declaration)
     elif (declaration.image or "").endswith(f"family/{FAMILIES[JOBS]}"):
         raise DeclarationError(
-            "This image has no TensorFlow",
+            "This image has no TensorFlow, which runs need",
             where="--image",
-            fix="Declare the cluster --for jobs.",
+            fix="Declare the cluster with --for jobs, or use another image.",
         )
     for zone in (*declaration.zone, *([declaration.ps_zone] if declaration.ps_zone else [])):
         parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
@@ -212,10 +212,10 @@ def check_declaration(declaration: Declaration, kinds: list[str]) -> None:
             what, where="--max-hours", fix=f"Write {MOST_SECONDS / 86400:g}d or less."
         )
     if declaration.ps < 1 or declaration.ps > 16:
-        raise DeclarationError("A cluster has 1 to 16 parameter servers", where="--ps")
+        raise DeclarationError("The number of parameter servers must be from 1 to 16", where="--ps")
     if declaration.ps_cores not in (None, 1, 2, 4, 8, 16, 32):
         raise DeclarationError(
-            "Parameter servers have 1, 2, 4, 8, 16 or 32 vCPUs", where="--ps-cores"
+            "The vCPUs of a parameter server must be 1, 2, 4, 8, 16 or 32", where="--ps-cores"
         )
     if declaration.ps_cores and declaration.ps_machine:
         raise DeclarationError(
@@ -245,8 +245,10 @@ def _refuse_for_jobs(declaration: Declaration) -> None:
         ("--chief", declaration.chief != "ps"),
     ):
         if given:
-            what = "A cluster for jobs does not train, and has one on-demand VM beside its workers"
-            raise DeclarationError(what, where=option, fix=f"Leave out {option}, or --for jobs.")
+            what = (
+                "A cluster for jobs cannot train and has only one on-demand VM besides its workers"
+            )
+            raise DeclarationError(what, where=option, fix=f"Leave out {option} or --for jobs.")
 
 
 def refuse_far(here: str, workers: Iterable[str], *, on_n1: bool = True) -> None:
@@ -294,11 +296,11 @@ def refuse_short(spec: ClusterSpec) -> None:
         if spec.purpose == JOBS:
             build += " --for jobs"
         raise DeclarationError(
-            f"This cluster would end after {render_duration(seconds)}, and its VMs take "
+            f"This cluster would end after {render_duration(seconds)}, but its VMs take "
             f"{render_duration(needed)} or "
             "more to boot",
             where=option,
-            fix=f"Raise it, or build an image from which VMs boot sooner: {build}",
+            fix=f"Raise the limit, or build an image from which VMs boot sooner: {build}",
         )
 
 

@@ -35,7 +35,7 @@ class _Room:
         self._entries -= entries
         if self._bytes < 0:
             raise DeclarationError(
-                f"With '{path}', the included files are larger than {MOST_BYTES >> 20} MB",
+                f"With '{path}', the included files have more than {MOST_BYTES >> 20} MB",
                 where=_OPTION,
                 fix="Use --include for code; put large data into --data-dir.",
             )
@@ -71,12 +71,14 @@ def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...
         path = next((candidate for candidate in candidates if candidate.exists()), None)
         if path is None:
             raise DeclarationError(
-                f"'{text}' is neither a file nor a folder here",
+                f"'{text}' is neither a file nor a folder",
                 where=_OPTION,
-                fix=f"Looked in {folder}.",
+                fix=f"Use a path that is absolute or relative to {folder}.",
             )
         if not os.access(path, os.R_OK):
-            raise DeclarationError(f"'{text}' cannot be read", where=_OPTION)
+            raise DeclarationError(
+                f"'{text}' cannot be read", where=_OPTION, fix="Check its permissions."
+            )
         for file, _ in _walk(path, room):
             room.take(file, size=_status(file).st_size)
         found.append(str(path.resolve()))
@@ -125,7 +127,9 @@ def _walk(top: Path, room: _Room) -> Iterator[tuple[Path, Path]]:
                 if _identity(status) in above:
                     what = f"'{path}' is a link to a folder that contains it"
                     raise DeclarationError(
-                        what, where=_OPTION, fix="Remove the link, or include what is needed."
+                        what,
+                        where=_OPTION,
+                        fix="Remove the link, or include only the needed folders.",
                     )
                 folders.append((path, above | {_identity(status)}))
             elif stat.S_ISREG(status.st_mode):  # a socket or a pipe has no content to send

@@ -120,7 +120,7 @@ def refuse_unknown_speeds(cluster: ClusterSpec, most_workers: int = 0) -> None:
             "workers without a GPU" if kind == "cpu" else kind.upper() for kind in unknown
         )
         what = (
-            f"--batching static needs the relative speed of GPUs, and that of {named} is not known"
+            f"--batching static needs the relative speeds of GPUs, but that of {named} is unknown"
         )
         raise DeclarationError(
             what, where="--batching", fix="Use --batching dynamic, which measures it."

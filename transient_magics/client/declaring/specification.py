@@ -44,6 +44,8 @@ from .declaration import Declaration, check_declaration, refuse_far, refuse_on_d
 
 _SCHEDULER = "e2-standard-2"
 """The machine type of the on-demand VM of a cluster for jobs, which holds no variables."""
+_NOTICE_SECONDS = 120
+"""The longer preemption notice of Compute Engine."""
 
 
 def specify(declaration: Declaration) -> ClusterSpec:
@@ -73,7 +75,9 @@ def specify(declaration: Declaration) -> ClusterSpec:
         most = 2 * workers
     if most < workers:
         raise DeclarationError(
-            f"{workers} workers exceed the limit of {most}", where="--max-workers"
+            f"{workers} workers exceed the limit of {most}",
+            where="--max-workers",
+            fix="Declare fewer.",
         )
     zones = declaration.zone or (_default_zone(groups),)
     candidates = _candidates(groups, zones, fixed=bool(declaration.zone))
@@ -137,20 +141,23 @@ def specify(declaration: Declaration) -> ClusterSpec:
 
 
 def _notice(declaration: Declaration) -> int:
-    """Return the seconds of notice that VMs request: by default 120 for Spot VMs of a project."""
+    """Return the seconds of preemption notice that VMs request; 0: they request none.
+
+    By default, Spot VMs of a project request 120 s, the only other value that Compute Engine offers.
+    """
     if declaration.preemption_notice is None:
         if declaration.project and declaration.provisioning_model == "spot":
-            return 120
+            return _NOTICE_SECONDS
         return 0
     if declaration.preemption_notice and declaration.provisioning_model != "spot":
         what = (
-            "Compute Engine gives a longer notice to Spot VMs only, not to "
+            "Only Spot VMs can have a longer preemption notice, not "
             f"{declaration.provisioning_model} VMs"
         )
         raise DeclarationError(
             what, where="--preemption-notice", fix="Leave it out, or use Spot VMs."
         )
-    return 120 if declaration.preemption_notice else 0
+    return _NOTICE_SECONDS if declaration.preemption_notice else 0
 
 
 def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
@@ -166,8 +173,10 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     groups = parse_groups(text, ACCELERATORS, ZONES)
     workers = sum(group.count for group in groups)
     if workers > spec.max_workers:
-        what = f"{workers} workers exceed the limit of {spec.name}, {spec.max_workers}"
-        raise DeclarationError(what, fix="Declare the cluster with --max-workers.")
+        what = f"{workers} workers exceed the limit of {spec.max_workers} for {spec.name}"
+        raise DeclarationError(
+            what, fix="To have more, declare another cluster with a larger --max-workers."
+        )
     fixed = bool(spec.candidates) and all(
         set(zones) <= set(spec.zones) for zones in spec.candidates.values()
     )
@@ -206,7 +215,7 @@ def relocated(
     if missing := next((kind for kind in workers if not has_gpu(there, kind)), ""):
         possible = zones_with(missing)
         near = [zone for zone in possible if continent(zone) == continent(there)] or possible
-        what = f"{there} has no {missing.upper()}"
+        what = f"{missing.upper()} is not available in {there}"
         raise DeclarationError(
             what, where="--zone", fix=f"Use one of these: {', '.join(near[:4])}."
         )

@@ -113,7 +113,7 @@ class BaseCluster:
         def reached(state: ClusterState) -> bool:
             if until == "ready" and state.phase in ("deleting", "deleted"):
                 what = "is deleted" if state.over else "is being deleted"
-                raise ClusterError(f"{self.name} {what}: {state.reason or 'asked by the user'}")
+                raise ClusterError(f"{self.name} {what}: {state.reason or 'requested by the user'}")
             return state.phase == until or state.over
 
         state = self.follow(reached, timeout)

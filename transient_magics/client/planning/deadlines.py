@@ -77,7 +77,7 @@ def moment(finish_by: str | float | datetime, cluster: BaseCluster) -> float:
         raise DeclarationError(
             "The deadline has already passed",
             where=_OPTION,
-            fix="Write 6h, or 18:00 for the next one.",
+            fix="Write a later one, such as 6h, or 18:00.",
         )
     return at
 
@@ -102,19 +102,23 @@ def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
     state = cluster.state
     spec = state.spec
     if spec is None:
-        raise ClusterError(f"{cluster.name} is not declared yet")
+        raise ClusterError(f"{cluster.name} is not declared yet", fix="Try again in a moment.")
     if others := [work.name for work in state.works.values() if not work.over]:
         what = (
-            f"A run with a deadline needs {cluster.name} alone, and "
+            f"A run with a deadline needs {cluster.name} alone, but "
             f"{' and '.join(others)} would share it"
         )
-        raise ClusterError(what, fix="Wait for their end, or declare another cluster.")
+        raise ClusterError(what, fix="Wait until they have ended, or declare another cluster.")
     for wrong, why in (
         (
             spec.provisioning_model == "standard",
-            "has on-demand workers only, and a deadline chooses between Spot and on demand",
+            "has only on-demand workers, but a run with a deadline needs Spot and on-demand "
+            "workers",
         ),
-        (not spec.replace, "was declared with --no-replace, and a deadline needs replacements"),
+        (
+            not spec.replace,
+            "was declared with --no-replace, but a run with a deadline needs replacements",
+        ),
         (
             spec.chief == "worker",
             "has its chief on a worker, whose revocation may lose checkpoints",
@@ -130,22 +134,22 @@ def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
             raise DeclarationError(what, where=_OPTION, fix="Name other GPUs with --gpus.")
         if (zones := options.get("zones")) and not any(has_gpu(zone, gpu) for zone in zones):
             raise DeclarationError(
-                f"None of {', '.join(zones)} has {gpu.upper()}s", where="--zones"
+                f"{gpu.upper()}s are not available in {', '.join(zones)}",
+                where="--zones",
+                fix="Name another zone.",
             )
     left = state.seconds_left(time.time()) * state.clock.rate / _rate(cluster)
     if options["finish_by"] - time.time() > left:
-        what = (
-            f"The limits of {cluster.name} end it in {render_duration(left)}, before the deadline"
-        )
+        what = f"{cluster.name} reaches its limits in {render_duration(left)}, before the deadline"
         raise DeclarationError(
-            what, where=_OPTION, fix="Declare it with other --max-hours or --max-cost."
+            what, where=_OPTION, fix="Declare a cluster with a larger --max-hours or --max-cost."
         )
     most = options.get("max_cost")
     if most is not None and spec.max_cost is not None:
         rest = spec.max_cost - total(state, time.time())
         if most > rest:
             what = (
-                f"{render_money(most)} exceed the rest of {cluster.name}'s limit, "
+                f"{render_money(most)} exceeds the rest of the limit of {cluster.name}, "
                 f"{render_money(max(rest, 0.0))}"
             )
             raise DeclarationError(what, where="--max-cost", fix="Use a lower limit.")
@@ -236,18 +240,22 @@ def refuse_impossible(cluster: BaseCluster, run: RunSpec, source: str, made: int
     left = run.finish_by - time.time()
     if needed is not None and needed > left:
         raise DeclarationError(
-            f"{run.name} takes {render_duration(needed)} on demand with all workers that "
-            f"{cluster.name} may have, at "
-            f"the lower limit of its speed, but only {render_duration(left)} are left",
+            f"{run.name} cannot end in time: with all workers of {cluster.name} on demand, it "
+            f"needs up to {render_duration(needed)}, but only {render_duration(left)} are left",
             where=_OPTION,
-            fix=f"The nearest possible deadline is {math.ceil(needed * _rate(cluster) / 60)}m. Or "
-            "use more workers.",
+            fix=f"Use {_OPTION} {math.ceil(needed * _rate(cluster) / 60)}m or later, or a cluster "
+            "with more workers.",
         )
 
 
 def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float | None:
-    """Return the seconds on demand with the fastest possible workers; None if they are unknown."""
+    """Return the seconds that `steps` take with the fastest allowed workers on demand.
+
+    These are as many workers of one GPU as the run may have. None if no speed is known. `source` is
+    the code of the run.
+    """
     try:
+        # These modules need NumPy, which may be missing: then the import raises PlanError.
         from ...planner.choices import Choice
         from ...planner.deadlines.cost import start_seconds, work_seconds
 
@@ -255,26 +263,32 @@ def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float |
         for other in alike(known_runs(), store):
             learn(store, other)
         workload = store.workload(run.name, spec.source, run.wire)
-        count = min(run.most_workers or spec.max_workers, spec.max_workers or spec.worker_count)
+        most = spec.max_workers or spec.worker_count
+        count = min(run.most_workers or most, most)
+        gpus = run.gpus or dict.fromkeys(group.accelerator for group in spec.groups)
+        # The zone of on-demand workers does not change their speed, so any zone will do.
         choices = [
             Choice(
                 (WorkerGroup(gpu, count, spec.zones_for(gpu)[0]),),
                 spec.parameter_servers,
                 provisioning="standard",
             )
-            for gpu in run.gpus or dict.fromkeys(group.accelerator for group in spec.groups)
+            for gpu in gpus
         ]
         seconds: list[float] = []
         for choice in choices:
             needed = work_seconds(choice, workload, steps)
+            # Published start-up times do not apply to emulated VMs, which start within seconds.
             if not spec.emulated:
                 needed += start_seconds(choice, workload, steps)
             seconds.append(needed)
         return min(seconds)
     except StoreError:
+        # The user can mend an unreadable file of measurements, so this one is reported.
         raise
     except (TransientError, OSError):
-        # No run of it has trained long enough, or NumPy is not installed.
+        # No run of this code has trained long enough, the journal of one is unreadable, or NumPy is
+        # not installed.
         return None
 
 
@@ -316,30 +330,32 @@ class OnDemand:
     def waited(self, now: float, rate: float = 1.0) -> float:
         """Return the longest wait for a VM until `now`, in seconds.
 
-        A wait lasts from the first refusal to the next VM or, without one, to the last request.
+        A wait lasts from the first refusal to the next VM. Without one, it lasts to the last
+        request, or until `now` if that request was recent, and counts as at least a minimum.
 
         Parameters
         ----------
         now
             The present time, in seconds since 1970.
         rate
-            The speed of the cloud's clock, in its seconds per second.
+            The emulated seconds per second of this machine; 1 for Compute Engine.
         """
-        gap = _GAP / rate
-        least = _LEAST / rate
+        longest_pause = _GAP / rate
+        shortest_wait = _LEAST / rate
         longest = 0.0
         since = None  # the first refusal of the present wait
         last = 0.0
+        # A refusal is assumed now, so that the loop also ends the last wait.
         for sighting in (*self.seen, Sighting(now, "", given=False)):
             if since is not None:
-                if sighting.at - last > gap:  # the requests ended without a VM
-                    longest = max(longest, last - since, least)
+                if sighting.at - last > longest_pause:  # the requests ended without a VM
+                    longest = max(longest, last - since, shortest_wait)
                     since = None
                 elif sighting.given:
                     longest = max(longest, sighting.at - since)
                     since = None
                 else:
-                    longest = max(longest, sighting.at - since, least)
+                    longest = max(longest, sighting.at - since, shortest_wait)
             if not sighting.given and since is None:
                 since = sighting.at
             last = sighting.at

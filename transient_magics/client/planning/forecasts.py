@@ -77,7 +77,9 @@ def forecast(run: RecordedRun, revocations: str | None = None) -> Forecast:
     now = time.time()
     found = state.of(RunState).get(run.name)
     if found is None:
-        raise PlanError(f"{run.name} has not started on {cluster.name}")
+        raise PlanError(
+            f"{run.name} has not started on {cluster.name} yet", fix="Try again when it trains."
+        )
     expected = revocations or weather_of(cluster)
     as_emulated = (
         not revocations
@@ -264,7 +266,9 @@ def advice(run: RecordedRun, question: str) -> Advice:
     state = run.cluster.state
     found = state.of(RunState).get(run.name)
     if found is None or found.phase != "running" or not found.steps_per_second:
-        raise PlanError(f"{run.name} does not train at present, so its speed is unknown")
+        raise PlanError(
+            f"{run.name} is not training, so its speed is unknown", fix="Try again when it trains."
+        )
     hourly = [vm.hourly for name, vm in state.vms.items() if name in found.workers]
     if workers >= len(hourly):
         what = f"{run.name} has {len(hourly)} workers, so it cannot release {workers:g}"

@@ -18,7 +18,7 @@ from ...catalog import (
     worker_machines,
 )
 from ...catalog.traces import DAYS, GOOGLE_H100_2025, Trace, drawn, read_traces
-from ...errors import DeclarationError, PlanError, unknown
+from ...errors import DeclarationError, PlanError, reason_of, unknown
 from ...kinds import load
 from ...spec import Source, WorkerGroup, parse_groups
 from ...spec.units import parse_deadline
@@ -115,8 +115,8 @@ def plan(
         Instead of `train_steps`, a goal such as `accuracy>=0.9`: the steps that runs of the model
         took to reach it (`planner.efficiency`).
     ps
-        The number of parameter servers (default: 1; a search tries 1, 2 and 4); 0: one worker
-        alone.
+        The number of parameter servers (default: 1; a search tries 1, 2 and 4); 0: train with one
+        worker only.
     ps_cores
         The vCPUs of each parameter server (default: 4).
     ps_zone, machine_type, disk
@@ -162,7 +162,7 @@ def plan(
         Instead of `workload`, code that defines a model, in a file or as text. The operations of a
         model that never ran are counted (`planner.speeds.counted`) if TensorFlow is installed.
     hparams, params, include, line_offset
-        Hyper-parameters, parameters, files and the place of that code.
+        Hyperparameters, parameters, files and the place of that code.
     bag
         Whether to plan a bag of jobs instead of a run.
     jobs, job_time, spare, policy, save_time
@@ -192,7 +192,9 @@ def plan(
     if bag:
         if workload or model or cell or source or train_steps is not None or target is not None:
             raise DeclarationError(
-                "A bag has no workload", where="--bag", fix="Use --jobs and --job-time instead."
+                "A plan for a bag cannot have a workload",
+                where="--bag",
+                fix="Use --jobs and --job-time instead.",
             )
         return load("bag", "plans").bag_plan(
             spec,
@@ -364,7 +366,7 @@ def _asked(workload: Workload, what_if: Mapping[str, float]) -> Any:
         raise unknown("change", others[0], WHAT_IF, where="--what-if", otherwise=fix)
     if not workload.stalls:
         raise DeclarationError(
-            f"No stalls of {workload.name} were measured",
+            f"The stalls of {workload.name} have not been measured",
             where="--what-if",
             fix="Measure them first: %transient_stalls RUN.",
         )
@@ -382,7 +384,9 @@ def _within(finish_by: float | str | None, spec: str, availability: str) -> floa
     if isinstance(finish_by, str):
         return parse_deadline(finish_by, "--finish-by", time.time()) / 3600
     if not 0 < finish_by < float("inf"):
-        raise DeclarationError("The deadline has already passed", where="--finish-by")
+        raise DeclarationError(
+            "The deadline has already passed", where="--finish-by", fix="Write a later one."
+        )
     return finish_by
 
 
@@ -398,7 +402,7 @@ def _file(name: str, option: str = "--availability") -> tuple[str, str]:
     try:
         return path.read_text(encoding="utf-8"), path.name
     except (OSError, UnicodeDecodeError) as error:
-        raise DeclarationError(f"{name} cannot be read: {error}", where=option) from None
+        raise DeclarationError(f"{name} cannot be read: {reason_of(error)}", where=option) from None
 
 
 def _workload(
@@ -456,7 +460,7 @@ def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> W
     }
     if not sizes["gigaflops"]:
         raise PlanError(
-            f"{name} was measured on the emulator only, whose speed does not apply to VMs of a "
+            f"{name} was measured only on the emulator, whose speed does not apply to VMs of a "
             "project",
             fix="Train it in the project for a minute, or leave out --project.",
         )
@@ -474,17 +478,21 @@ def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload
 
 
 def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str, Source]:
-    """Return the store of a run's model, the wire format, the settings and the place of the run."""
+    """Return measurements of a run's model, and how and where that run was trained.
+
+    These are the store of its model, its wire format, its settings, and whether it ran on the
+    emulator or in a project.
+    """
+    # The newest run of this name.
     found = next((run for run in reversed(runs) if run.state.name == name), None)
     if found is None:
         names = [run.state.name for run in runs]
-        fix = "For example: icac19/resnet-32."
         raise unknown(
             "run or published workload",
             name,
             names,
             where="--workload",
-            otherwise=fix,
+            otherwise="For example: icac19/resnet-32.",
             numbered=True,
         )
     if is_synchronous(found):
@@ -527,12 +535,12 @@ def _needed(
     """
     if (train_steps is None) == (target is None):
         raise DeclarationError(
-            "A plan needs either the steps or a target",
+            "A plan needs either --train-steps or --target",
             fix='For example: --train-steps 64000, or --target "accuracy>=0.9".',
         )
     if train_steps is not None:
         if train_steps < 1:
-            raise DeclarationError("--train-steps must be at least 1")
+            raise DeclarationError(f"--train-steps must be at least 1, not {train_steps}")
         return train_steps
     from ...planner.efficiency import Target, TargetSteps
 
@@ -599,9 +607,13 @@ def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str
 
     groups = parse_groups(spec, ACCELERATORS, ZONES)
     if ps == 0 and sum(group.count for group in groups) > 1:
-        raise DeclarationError("More than one worker needs a parameter server", where="--ps")
+        raise DeclarationError(
+            "A cluster with more than one worker needs a parameter server",
+            where="--ps",
+            fix="Use --ps 1 or more.",
+        )
     if not 0 <= ps <= 16:
-        raise DeclarationError("A cluster has up to 16 parameter servers", where="--ps")
+        raise DeclarationError("The number of parameter servers must be at most 16", where="--ps")
     if zone:
         home = zone[0]
     else:

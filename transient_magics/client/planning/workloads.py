@@ -129,7 +129,7 @@ def record(run: KnownRun, *, whole: bool = False) -> Record:
 
 
 def settings(run: KnownRun) -> str:
-    """Return the hyper-parameters and parameters of a run as text, without the mini-batch.
+    """Return the hyperparameters and parameters of a run as text, without the mini-batch.
 
     Runs with other settings are other experiments.
     """
@@ -237,5 +237,5 @@ def _count(
             timeout=_SECONDS,
         )
     if not isinstance(model := found.get("model"), dict):
-        raise TrainingError(f"{what} failed: {found.get('note') or 'no result'}")
+        raise TrainingError(f"{what} failed: {found.get('note') or 'it has no result'}")
     return {name: float(value) for name, value in model.items()}

@@ -87,7 +87,7 @@ def check(values: Mapping[str, Any]) -> None:
         or ("reclaim" in ways and "worker" in values)
     ):
         raise DeclarationError(
-            "A change takes a VM with --cpu, --network or --machine-type; or --reclaim alone; or "
+            "A change needs a VM with --cpu, --network or --machine-type, or else --reclaim or "
             "--restore",
             fix="For example: k80x4 worker-1 --cpu 50%, or k80x4 --reclaim 1.5cpu, or k80x4 "
             "--restore",

@@ -86,5 +86,7 @@ def ask(url: str, method: str, path: str, given: Mapping[str, Any]) -> dict[str,
         refusal = content["error"]
         raise from_message(refusal.get("parts", {"error": refusal["message"]}), DeclarationError)
     if answer.status != 200:
-        raise UnreachableError(f"The emulator refuses: {content['error']['message']}", where=url)
+        raise UnreachableError(
+            f"The emulator refused the request: {content['error']['message']}", where=url
+        )
     return content

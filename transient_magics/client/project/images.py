@@ -71,7 +71,7 @@ class Build:
 
     @property
     def reason(self) -> str:
-        """The reason of its failure; empty if it did not fail."""
+        """Why the build failed; empty if it did not fail."""
         last = [event.reason for event in self.events if isinstance(event, events.ImageFailed)]
         if last:
             return last[-1]
@@ -87,7 +87,7 @@ class Build:
         return f"it was interrupted; build it again, or delete its VM with `{sweep} --yes`"
 
     def steps(self) -> Iterator[str]:
-        """Yield its steps as clauses until it is over."""
+        """Yield the steps of the build as clauses until it ends."""
         shown = 0
         while True:
             state = self.state
@@ -118,10 +118,16 @@ class Build:
             deadline = time.monotonic() + timeout
         while (state := self.state) == "building":
             if time.monotonic() > deadline:
-                raise CloudError(f"The image {self.name} is not built after {timeout:g} s")
+                raise CloudError(
+                    f"The image {self.name} is not built after {timeout:g} s",
+                    fix="The build continues; wait again.",
+                )
             time.sleep(_POLL_SECONDS)
         if state != "built":
-            raise CloudError(f"The build of {self.name} failed: {self._why}")
+            raise CloudError(
+                f"The build of {self.name} failed: {self._why}",
+                fix=f"See {self.directory / layout.CONTROLLER_LOG}, then build it again.",
+            )
 
     def __str__(self) -> str:
         state = self.state

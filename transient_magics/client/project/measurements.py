@@ -20,8 +20,9 @@ from ...catalog import (
     has_gpu,
     never_on_demand,
     price_list,
+    zones_with,
 )
-from ...errors import ClusterError, DeclarationError
+from ...errors import ClusterError, DeclarationError, reason_of
 from ...journal.lock import is_locked, starting
 from ...protocol import checks, layout
 from ...spec import parse_groups, render_duration
@@ -33,7 +34,7 @@ MOST_SECONDS = 24 * 3600.0
 _LEAST_EVERY = 60.0
 """The shortest interval of requests to Compute Engine, which limits their rate."""
 _POLL_SECONDS = 0.2
-_ONLY = "It covers these zones and hours, and does not predict others."
+_ONLY = "This measurement covers only these zones and hours."
 
 
 class Measurement:
@@ -62,7 +63,9 @@ class Measurement:
             )
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"The measurement {name} cannot be read: {error}", where=str(self._folder)
+                f"The measurement {name} cannot be read: {reason_of(error)}",
+                where=str(self._folder),
+                fix="Delete its folder.",
             ) from None
 
     @property
@@ -77,9 +80,10 @@ class Measurement:
 
     @property
     def file(self) -> Path:
-        """The file of the results as traces.
+        """The file with the results, in the format of traces.
 
-        `%transient_weather` and `%transient_plan` read traces of Spot VMs with `--availability`.
+        `%transient_weather` and `%transient_plan` read it with `--availability` if the VMs were
+        Spot VMs.
         """
         return self._folder / TRACE
 
@@ -92,7 +96,7 @@ class Measurement:
 
     @property
     def ended(self) -> str:
-        """The reason of its end, as a clause; empty while it runs, or if its process was killed."""
+        """Why it ended, as a clause; empty while it runs, or if its process was killed."""
         with suppress(OSError, ValueError):
             return str(json.loads((self._folder / ENDED).read_text(encoding="utf-8"))["why"])
         return ""
@@ -119,7 +123,10 @@ class Measurement:
             deadline = time.monotonic() + timeout
         while not self.over:
             if time.monotonic() > deadline:
-                raise ClusterError(f"{self.name} is not over after {timeout:g} s")
+                raise ClusterError(
+                    f"{self.name} has not ended within {timeout:g} s",
+                    fix="It continues; wait again, or call stop().",
+                )
             time.sleep(_POLL_SECONDS)
 
     def __str__(self) -> str:
@@ -146,7 +153,7 @@ class Measurement:
             lines.append("There are no results yet.")
         lines.append(self._phase)
         if rows and spec.provisioning_model == "spot":
-            lines.append(f"As traces, for --availability: {self.file}")
+            lines.append(f"To replay these results: --availability {self.file}")
         return "\n".join([*lines, _ONLY])
 
     @property
@@ -164,12 +171,12 @@ class Measurement:
 
 
 class Measurements(tuple[Measurement, ...]):
-    """All measurements of this machine, oldest first."""
+    """All measurements that were started on this machine, oldest first."""
 
     def __str__(self) -> str:
         example = "For example: %transient_measure t4 --zones us-east1-c --budget 2"
         if not self:
-            return f"There are no measurements of this machine. {example}"
+            return f"There are no measurements on this machine yet. {example}"
         return "\n\n".join(map(str, self))
 
     def __repr__(self) -> str:
@@ -188,10 +195,9 @@ def measure(
     project: str | None = None,
     stop: bool = False,
 ) -> Measurement | Measurements:
-    """Start a measurement of capacity and return immediately; without a GPU, list measurements.
+    """Start a measurement of availability and return immediately. Without `gpu`, list all.
 
-    A process that outlives this one requests a VM in each zone at intervals, and deletes it
-    immediately.
+    A separate process requests a VM in each zone at intervals, and deletes it immediately.
 
     Parameters
     ----------
@@ -245,10 +251,14 @@ def measure(
     for zone in zones:
         parse_groups(f"{gpu}@{zone}", ACCELERATORS, ZONES)
         if not has_gpu(zone, gpu):
-            raise DeclarationError(f"{zone} has no {gpu.upper()}", where="--zones")
+            raise DeclarationError(
+                f"{gpu.upper()} is not available in {zone}",
+                where="--zones",
+                fix=f"Zones with it: {', '.join(zones_with(gpu)[:4])}.",
+            )
     if project and every < _LEAST_EVERY:
         raise DeclarationError(
-            "With --project, --every takes a minute or more", fix="For example: --every 10m"
+            "With --project, --every must be at least a minute", fix="For example: --every 10m"
         )
     lines = price_list([gpu], external_ip=False)
     now = time.time()
@@ -269,10 +279,10 @@ def measure(
     )
     if spec.round_dollars > budget:
         what = (
-            f"One request in {text.count(len(spec.zones), 'zone')} may cost "
+            f"A request in each of {text.count(len(spec.zones), 'zone')} may cost "
             f"{text.money(spec.round_dollars)}"
         )
-        raise DeclarationError(what, where="--budget", fix="Raise it, or name fewer zones.")
+        raise DeclarationError(what, where="--budget", fix="Raise the budget, or name fewer zones.")
     folder = places.private(places.measurements() / spec.name)
     (folder / layout.SPEC).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
     commands.start("programs.measure", folder)

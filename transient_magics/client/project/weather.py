@@ -55,8 +55,12 @@ def replayed_traces(text: str, places: Sequence[tuple[str, str]]) -> list[dict[s
             continue
         if len(found) > 1:
             names = [trace.name for trace in found]
-            fix = f"Write {place}={source}:{names[0]}; there are {', '.join(names[:8])}."
-            raise DeclarationError(f"{file} has {len(found)} traces", where=_OPTION, fix=fix)
+            fix = f"Name one: {place}={source}:{names[0]}. Its traces: {', '.join(names[:8])}."
+            raise DeclarationError(
+                f"{file} has {len(found)} traces, but {place} can replay only one",
+                where=_OPTION,
+                fix=fix,
+            )
         zone, _, gpu = place.lower().partition(":")
         assigned.append(_assigned(zone.strip(), gpu.strip(), file, found[0]))
     return assigned

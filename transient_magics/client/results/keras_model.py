@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError, reason_of
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
+from ...runtime.training.user_model import preprocessing
 from ...runtime.training.user_model.keras_model import declared_only
 from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
 from ...runtime.training.usercode import provide_packages, run_program, to_transient_error
@@ -42,25 +43,28 @@ def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> A
     """
     target = file and _checked(file)
     if registered := RunFolder(run.directory).spec().model:
-        fix = "run.predict and run.export use it."
+        fix = "Use run.predict or run.export instead."
         raise TrainingError(
-            f"{run.name} trains Tensor2Tensor's {registered}, which is not a Keras model", fix=fix
+            f"{run.name} trains {registered} of Tensor2Tensor, which is not a Keras model", fix=fix
         )
-    step, weights, example = _values(run, checkpoint)
+    step, weights, learned, example = _values(run, checkpoint)
     if "tensorflow" not in sys.modules:
         print(f"The model of {run.name} brings TensorFlow into this process.", file=sys.stderr)
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     graph_mode.prepare()
     with ThreadPoolExecutor(1) as own_thread:
-        model = own_thread.submit(_built, RunFolder(run.directory), example).result()
+        folder = RunFolder(run.directory)
+        model = own_thread.submit(_built, folder, learned, example).result()
     _load(model, weights, f"step {step:,} of {run.name}")
     if target:
         _save(model, target)
     return model
 
 
-def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
-    """Return the step of a checkpoint, its weights by name, and features of two zero examples."""
+def _values(
+    run: RecordedRun, checkpoint: str | int
+) -> tuple[int, Mapping[str, ndarray], Mapping[str, ndarray], Any]:
+    """Return the step of a checkpoint, its weights, what layers learned, and two examples."""
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         arrays = Path(temporary) / "weights.npz"
@@ -69,10 +73,15 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
         )
         values = read_arrays(arrays)
     weights = {name: values[f"weight {name}"] for name in answer["weights"]}
-    return which[1], weights, rebuilt(answer["given"], values)
+    learned = {
+        name.removeprefix("learned "): value
+        for name, value in values.items()
+        if name.startswith("learned ")
+    }
+    return which[1], weights, learned, rebuilt(answer["given"], values)
 
 
-def _built(folder: RunFolder, example: Any) -> Any:
+def _built(folder: RunFolder, learned: Mapping[str, ndarray], example: Any) -> Any:
     """Return the cell's model, called once, so that all its weights exist."""
     spec = folder.spec()
     provide_packages(folder)
@@ -83,6 +92,7 @@ def _built(folder: RunFolder, example: Any) -> Any:
             if recorder.fit:
                 model = recorder.fit.model
             assert model is not None
+            preprocessing.restore(model, learned)
             model(example, training=False) if model._call_has_training_arg else model(example)
     except Exception as error:
         raise to_transient_error(error, spec.line_offset) from error
@@ -117,28 +127,29 @@ def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
     weights = dict(zip(weight_names(model.weights), model.weights, strict=True))
     if strange := sorted(weights.keys() ^ values.keys()):
         if strange[0] in weights:
-            lacks = "the checkpoint lacks"
+            without = "The checkpoint"
         else:
-            lacks = "the cell's model, built here, lacks"
-        raise TrainingError(f"{lacks} {strange[0]}", where=where, fix=_SAME)
-    if [*weights] != [
-        *values
-    ]:  # as where layers follow the order of a set, which is another one in each kernel
+            without = "The model that the cell builds here"
+        raise TrainingError(f"{without} has no variable {strange[0]}", where=where, fix=_SAME)
+    # Keras numbers layers in the order of their creation. In a different order, `dense` and
+    # `dense_1` would be swapped. A cell that creates layers in the order of a set has another
+    # order in each process.
+    if list(weights) != list(values):
         raise TrainingError(
-            "the cell makes its layers in another order here", where=where, fix=_SAME
+            "The cell creates its layers in a different order here", where=where, fix=_SAME
         )
     for path, weight in weights.items():
-        wanted = _kind(weight.shape, weight.dtype)
-        there = _kind(values[path].shape, values[path].dtype)
-        if wanted != there:
+        built = _kind(weight.shape, weight.dtype)
+        saved = _kind(values[path].shape, values[path].dtype)
+        if built != saved:
             raise TrainingError(
-                f"{path} is {there} in the checkpoint and {wanted} here", where=where, fix=_SAME
+                f"{path} is {saved} in the checkpoint, but {built} here", where=where, fix=_SAME
             )
     for path, weight in weights.items():
         weight.assign(values[path])
 
 
-_SAME = "The cell has to make the same model wherever it runs."
+_SAME = "The cell must create the same model on every machine."
 
 
 def _kind(shape: Any, dtype: Any) -> str:
@@ -152,12 +163,11 @@ def _checked(file: Path) -> Path:
     target = file.absolute()
     if target.suffix != _SUFFIX:
         raise TrainingError(
-            f"{file.name} is no name of a Keras model", fix=f"Name a file that ends in {_SUFFIX}."
+            f"{file.name} is not a valid name of a Keras model",
+            fix=f"Use a name that ends in {_SUFFIX}.",
         )
     if target.exists():
-        raise TrainingError(
-            "There is something at this place already", where=str(target), fix="Name another file."
-        )
+        raise TrainingError("The file already exists", where=str(target), fix="Use another name.")
     return target
 
 

@@ -57,7 +57,7 @@ def decode(
     """Return the answers of averaged checkpoints to texts. Raises the errors of `Run.decode`."""
     for name, value in (("beam_size", beam_size), ("average", average)):
         if not isinstance(value, int) or value < 1:
-            raise TrainingError(f"{name} is a whole number from 1 on, not {value!r}")
+            raise TrainingError(f"{name} must be a whole number of at least 1, not {value!r}")
     search = [
         "--beam-size",
         str(beam_size),
@@ -84,7 +84,7 @@ def _ask(
         import numpy
     except ImportError:
         raise TrainingError(
-            f"run.{do} needs NumPy, which is not installed on this machine"
+            f"run.{do} needs NumPy, which is not installed here", fix="Run: pip install numpy"
         ) from None
     if _is_structure(inputs, own=not run.recorded.spec.model):
         given = inputs
@@ -97,9 +97,10 @@ def _ask(
     }
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) != 1 or not all(counts.values()):
-        said = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        lengths = ", ".join(f"{name}: {count}" for name, count in counts.items())
         raise TrainingError(
-            "Every feature needs the same number of examples, one at least", where=said or "inputs"
+            "All features must have the same number of examples, at least 1",
+            where=lengths or "inputs",
         )
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
@@ -154,7 +155,7 @@ def export(
 def _refuse_full(target: Path) -> None:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise TrainingError(
-            "There is something at this place already",
+            "The file or folder already exists",
             where=str(target),
             fix="Name another folder.",
         )
@@ -189,7 +190,8 @@ def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) ->
         (folder / name).symlink_to(run.directory / name)
     if (place := run.place) is None:
         raise TrainingError(
-            f"Nothing here says where the checkpoints of {run.name} are", where=run.cluster.name
+            f"The checkpoints of {run.name} are in a bucket that is unknown on this machine",
+            where=run.cluster.name,
         )
     fetch(*place, folder, results=False)
     there = Checkpoints(folder / layout.CHECKPOINTS).steps()
@@ -206,16 +208,16 @@ def _step_of(run: RecordedRun, checkpoint: str | int) -> int | None:
         if (best := run.best) is None:
             declared = run.recorded.spec.objective
             if declared is None:
-                fix = "Declare it with --keep-best accuracy."
+                fix = "Declare a run with --keep-best METRIC to have one."
             else:
-                fix = "It comes with the first evaluation."
+                fix = "Wait for its first evaluation."
             raise TrainingError(
                 f"{run.name} has no best checkpoint", where=run.cluster.name, fix=fix
             )
         return best.step
     if isinstance(checkpoint, int) and not isinstance(checkpoint, bool) and checkpoint >= 0:
         return checkpoint
-    raise TrainingError(f"checkpoint is 'last', 'best' or a step, not {checkpoint!r}")
+    raise TrainingError(f"checkpoint must be 'last', 'best' or a step, not {checkpoint!r}")
 
 
 def _no_checkpoint(run: RecordedRun, step: int | None) -> TrainingError:
@@ -236,7 +238,7 @@ def _array(numpy: Any, name: str, value: Any) -> ndarray:
     if array.ndim == 0 or (array.dtype == object and not is_text(array)):
         raise TrainingError(
             f"{name} must be an array of examples",
-            fix="Give an array or a list with one entry for each.",
+            fix="Use an array or a list with one entry per example.",
         )
     return array
 

@@ -42,15 +42,17 @@ def profile(run: RecordedRun, file: Path, worker: str) -> Path:
     had = _written(run)
     commands.send(run.cluster.directory, Profile(run=run.name, worker=worker))
 
-    def told(state: ClusterState) -> bool:
+    def is_answered(state: ClusterState) -> bool:
         now = state.of(RunState).get(run.name)
         return state.over or now is None or now.over or now.traced != before
 
-    run.cluster.follow(told, _SECONDS)
+    run.cluster.follow(is_answered, _SECONDS)
     found = run.state.traced
     if found is None or found == before:
         raise TrainingError(
-            f"{run.name} ended, or made no step, before one could be traced", where=run.cluster.name
+            f"No step of {run.name} was traced: it ended, or made no step within {_SECONDS:.0f} s",
+            where=run.cluster.name,
+            fix="Try again while it trains.",
         )
     if found.reason:
         raise TrainingError(
@@ -59,7 +61,9 @@ def profile(run: RecordedRun, file: Path, worker: str) -> Path:
     path = run.directory / layout.trace_of(found.worker)
     if not until_home(run.cluster, lambda: _written(run).get(path) != had.get(path)):
         raise TrainingError(
-            "The trace has not come here from the VM of the controller", where=run.cluster.name
+            "The trace has not arrived from the VM of the controller",
+            where=run.cluster.name,
+            fix="Try again in a moment.",
         )
     trace = read(path)
     try:
@@ -85,10 +89,12 @@ def read(path: Path) -> Trace:
             return unpacked(file.read(MOST_BYTES + 1))
     except OSError as error:
         raise TrainingError(
-            f"The trace is not here yet: {reason_of(error)}", where=str(path)
+            f"The trace cannot be read: {reason_of(error)}", where=str(path)
         ) from error
     except ValueError as error:
-        raise TrainingError(f"What the VM sent is no trace: {error}", where=str(path)) from error
+        raise TrainingError(
+            f"The file from the VM is not a trace: {error}", where=str(path)
+        ) from error
 
 
 def written(trace: Trace, name: str) -> bytes:
@@ -129,7 +135,7 @@ def chrome(trace: Trace) -> dict[str, Any]:
                     },
                 }
             )
-    told = {
+    facts = {
         "worker": plain(trace.worker),
         "step": trace.step,
         "seconds": trace.seconds,
@@ -139,7 +145,7 @@ def chrome(trace: Trace) -> dict[str, Any]:
             _named(trace, at): f"moved by {by / 1e3:.3f} ms" for at, by in enumerate(moved) if by
         },
     }
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
 
 def xplane(trace: Trace) -> bytes:

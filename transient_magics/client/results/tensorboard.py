@@ -96,7 +96,7 @@ def _read(path: Path, identity: str) -> _Written:
         return _Written(identity)
     if written.run != identity:
         what = f"The folder holds the event files of {written.run.partition(' ')[0]}"
-        raise TrainingError(what, where=str(path.parent), fix="Give each run a folder of its own.")
+        raise TrainingError(what, where=str(path.parent), fix="Use another folder for each run.")
     return written
 
 

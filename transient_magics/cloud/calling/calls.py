@@ -78,7 +78,7 @@ class Attempts:
             async for attempt in attempts:
                 with attempt:
                     return await self.threaded(function)
-        raise AssertionError("stamina ends with a result or an error")
+        raise AssertionError("stamina must end with a result or an error")
 
     @asynccontextmanager
     async def explaining(self, where: str) -> AsyncGenerator[None]:
@@ -114,7 +114,9 @@ class Calls(Attempts):
     def clients(self) -> Clients:
         """Google's clients; only while open."""
         if self._clients is None:
-            raise RuntimeError("use it as `async with ComputeEngine(...) as engine`")
+            raise RuntimeError(
+                "ComputeEngine is not open: use `async with ComputeEngine(...) as engine`"
+            )
         return self._clients
 
     @property

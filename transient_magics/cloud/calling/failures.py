@@ -297,20 +297,23 @@ def _by_code(
         return across_projects("another project", "", where)
     if status == 403 or code == "IAM_PERMISSION_DENIED":
         role = role_of(permission or permission_in(message)) or "roles/compute.instanceAdmin.v1"
-        remedy = f"Ask the project's owner for the role {NAMES[role]} (`{grant(role, project)}`), or use other credentials"
+        remedy = (
+            f"Ask the project's owner for the role {NAMES[role]} (`{grant(role, project)}`), "
+            "or use other credentials"
+        )
         fix = f"{remedy}: `{LOGIN}`."
         return AccessError(
             f"The credentials in use do not allow this: {sentence}", where=where, fix=fix
         )
     if status == 404 or code in _GONE:
-        return GoneError(f"It does not exist: {sentence}", where=where)
+        return GoneError(f"The resource does not exist: {sentence}", where=where)
     if status == 409 or code in _EXISTS:
         return AlreadyExistsError(
             f"The name is in use: {sentence}", where=where, fix="Use another name, or delete it."
         )
     if status == 412:
         return ChangedError(
-            f"It was changed since it was read: {sentence}", where=where, fix="Try again."
+            f"The resource was changed after it was read: {sentence}", where=where, fix="Try again."
         )
     if status >= 500:
         return UnreachableError(
@@ -318,7 +321,9 @@ def _by_code(
             where=where,
             fix="Try again later.",
         )
-    return CloudError(f"Compute Engine refused ({code or status}): {sentence}", where=where)
+    return CloudError(
+        f"Compute Engine refused the request ({code or status}): {sentence}", where=where
+    )
 
 
 def _account_denied(sentence: str, where: str, project: str) -> CloudError:
@@ -331,8 +336,10 @@ def _account_denied(sentence: str, where: str, project: str) -> CloudError:
     return AccessError(
         f"The credentials in use may not give a VM this service account: {sentence}",
         where=where,
-        fix=f"Ask the project's owner for the role Service Account User on it (`{let_use(account, project)}`). Or "
-        f"create one with `gcloud iam service-accounts create transient-magics --project {project}` and the roles "
+        fix="Ask the project's owner for the role Service Account User on it "
+        f"(`{let_use(account, project)}`). Or "
+        "create one with `gcloud iam service-accounts create transient-magics --project "
+        f"{project}` and the roles "
         "of docs/accounts.md, and declare with --service-account transient-magics.",
     )
 
@@ -349,8 +356,9 @@ def across_projects(owner: str, network: str, where: str = "") -> CloudError:
     return CloudError(
         f"A cluster creates its firewall rules in its own project, but {name} (Shared VPC)",
         where=where,
-        fix="Declare with --no-firewall. Ask the Compute Security Admin of that project for rules for the subnet of "
-        "these VMs: allow TCP between them and port 22 from 35.235.240.0/20 or from --ssh-from, deny all else.",
+        fix="Declare with --no-firewall. Ask the Compute Security Admin of that project for rules "
+        "for the subnet of these VMs: allow TCP between them and port 22 from 35.235.240.0/20 or "
+        "from --ssh-from, deny all else.",
     )
 
 
@@ -364,10 +372,13 @@ def policy_in(message: str) -> str:
 
 def forbidden_by_policy(policy: str, sentence: str, where: str, project: str) -> CloudError:
     """Return the error for an organization policy that a request violates."""
-    what = f"The organization policy {policy} of project {project} forbids it: {sentence}"
-    fix = f"Use another project, or ask the organization's administrator for an exception from {policy}."
+    what = f"The organization policy {policy} of project {project} forbids the request: {sentence}"
+    fix = (
+        "Use another project, or ask the organization's administrator for an exception from "
+        f"{policy}."
+    )
     if policy.endswith("equireOsLogin"):
-        fix = f"The VMs take SSH keys from their metadata, which OS Login would ignore. {fix}"
+        fix = f"The VMs need SSH keys in their metadata, which OS Login ignores. {fix}"
     if policy.endswith("vmExternalIpAccess"):
         fix = f"Declare the cluster with --no-external-ip. {fix}"
     if policy.endswith("requireShieldedVm"):
@@ -505,18 +516,19 @@ def explain_infrastructure(
             return billing_disabled(consumer, where=where)
         case "USER_PROJECT_DENIED":
             return ConsumerError(
-                f"Requests of these credentials may not be charged to project {consumer}: the project does not exist, "
-                "or the right to use it is missing",
+                f"Requests of these credentials may not be charged to project {consumer}: the "
+                "project does not exist, or the right to use it is missing",
                 where=where,
-                fix=f"Ask its owner for the role Service Usage Consumer (`{grant(_CONSUMER_ROLE, consumer)}`), or name "
+                fix="Ask its owner for the role Service Usage Consumer "
+                f"(`{grant(_CONSUMER_ROLE, consumer)}`), or name "
                 f"another quota project: `{set_quota_project(project)}`.",
             )
         case "CONSUMER_INVALID" | "RESOURCE_PROJECT_INVALID":
             return ConsumerError(
                 f"Project {consumer} does not exist, or it was deleted",
                 where=where,
-                fix="Type `gcloud projects list` to see your projects. If it is the quota project of your login, type "
-                f"`{set_quota_project(project)}`.",
+                fix="Type `gcloud projects list` to see your projects. If it is the quota project "
+                f"of your login, type `{set_quota_project(project)}`.",
             )
         case "CONSUMER_SUSPENDED" | "GCP_SUSPENDED":
             what = f"Google has suspended project {consumer}"
@@ -528,10 +540,14 @@ def explain_infrastructure(
             return AccessError(
                 f"VPC Service Controls forbid this request: {sentence}",
                 where=where,
-                fix=f"Ask the organization's administrator, who finds the request in the audit log{number}.",
+                fix="Ask the organization's administrator, who finds the request in the audit "
+                f"log{number}.",
             )
         case "RESOURCE_USAGE_RESTRICTION_VIOLATED":
-            what = f"The organization policy {_SERVICE_USAGE} of project {consumer} forbids {info.service or 'the API'}"
+            what = (
+                f"The organization policy {_SERVICE_USAGE} of project {consumer} forbids "
+                f"{info.service or 'the API'}"
+            )
             return AccessError(
                 what,
                 where=where,
@@ -581,7 +597,8 @@ def service_disabled(service: str, consumer: str, *, where: str) -> ConsumerErro
         return ConsumerError(
             f"The {title} needs a quota project, and the login names none",
             where=where,
-            fix=f"Type `{set_quota_project('PROJECT')}`, with a project in which the API is enabled.",
+            fix=f"Type `{set_quota_project('PROJECT')}`, with a project in which the API is "
+            "enabled.",
         )
     return ConsumerError(
         f"The {title} is not enabled in project {consumer}",
@@ -595,7 +612,8 @@ def billing_disabled(consumer: str, *, where: str) -> ConsumerError:
     return ConsumerError(
         f"Billing is not enabled for project {consumer}",
         where=where,
-        fix=f"Type `{link_billing(consumer)}` (`gcloud billing accounts list` shows the accounts) and wait a minute.",
+        fix=f"Type `{link_billing(consumer)}` (`gcloud billing accounts list` shows the accounts) "
+        "and wait a minute.",
     )
 
 
@@ -609,7 +627,10 @@ def role_of(permission: str) -> str:
 
 def grant(role: str, project: str) -> str:
     """Return the command that grants a role in a project."""
-    return f"gcloud projects add-iam-policy-binding {project} --member user:YOU@EXAMPLE.COM --role {role}"
+    return (
+        f"gcloud projects add-iam-policy-binding {project} --member user:YOU@EXAMPLE.COM "
+        f"--role {role}"
+    )
 
 
 def let_use(account: str, project: str) -> str:
@@ -626,7 +647,8 @@ def lift(constraint: str, project: str, value: str = "") -> str:
     if value:
         verb = f"allow {constraint} {value}"
     return (
-        f"An Organization Policy Administrator can exempt the project: `gcloud resource-manager org-policies {verb} "
+        "An Organization Policy Administrator can exempt the project: `gcloud resource-manager "
+        f"org-policies {verb} "
         f"--project {project}`."
     )
 
@@ -637,8 +659,8 @@ def lift_managed(constraint: str, project: str) -> str:
     The older commands of gcloud do not support managed constraints.
     """
     return (
-        f"An Organization Policy Administrator can exempt the project from {constraint}; `gcloud org-policies describe "
-        f"{constraint} --effective --project {project}` shows it."
+        f"An Organization Policy Administrator can exempt the project from {constraint}; `gcloud "
+        f"org-policies describe {constraint} --effective --project {project}` shows it."
     )
 
 

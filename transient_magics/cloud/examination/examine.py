@@ -218,7 +218,10 @@ class Examination:
         else:
             account = self._whole.default_service_account
         if not account:
-            fix = "Create one with the commands of docs/accounts.md, and name it with --service-account."
+            fix = (
+                "Create one with the commands of docs/accounts.md, and name it with "
+                "--service-account."
+            )
             raise CloudError(
                 f"Compute Engine has no service account of its own in project {self._project}",
                 fix=fix,
@@ -236,8 +239,10 @@ class Examination:
         if failures.ACT_AS in answer.get("permissions", ()):
             return "may be given to the controller's VM"
         raise AccessError(
-            f"The credentials in use may not give a VM the service account {account} ({failures.ACT_AS})",
-            fix=f"Type `{failures.let_use(account, self._project)}`, or declare without --service-account.",
+            f"The credentials in use may not give a VM the service account {account} "
+            f"({failures.ACT_AS})",
+            fix=f"Type `{failures.let_use(account, self._project)}`, or declare without "
+            "--service-account.",
         )
 
     async def _policies(self) -> _Answer:
@@ -249,7 +254,9 @@ class Examination:
         answers: list[Finding] = []
         for policy in found:
             subject = f"organization policy {policy.constraint}"
-            error = AccessError(f"It forbids these VMs: {policy.why}", fix=policy.fix)
+            error = AccessError(
+                f"The organization policy forbids these VMs: {policy.why}", fix=policy.fix
+            )
             answers.append(bad(subject, error))
         if not answers:
             answers.append(Finding("organization policies", True, "no known policy forbids it"))
@@ -269,7 +276,7 @@ class Examination:
     async def _zone(self, name: str) -> str:
         zone = await self._get(self._calls.clients.zones, zone=name)
         if zone.status != "UP":
-            raise CloudError(f"The zone {name} is {zone.status}", fix="Choose another.")
+            raise CloudError(f"The zone {name} is {zone.status}", fix="Use another zone.")
         here = [request for request in self._requests if request.zone == name]
         machines = {request.machine_type for request in here}
         cards = {request.accelerator for request in here if request.accelerator}
@@ -322,7 +329,10 @@ class Examination:
                 text, lambda: networks.get(project=project, network=name, **PLAIN)
             )
         except GoneError as error:
-            fix = f"Name another with --network, or type `gcloud compute networks create {name} --project {project}`."
+            fix = (
+                f"Name another with --network, or type `gcloud compute networks create {name} "
+                f"--project {project}`."
+            )
             raise CloudError(f"Project {project} has no network {name}", fix=fix) from error
         custom = "auto_create_subnetworks" in network and not network.auto_create_subnetworks
         unnamed = any(
@@ -333,7 +343,8 @@ class Examination:
         if custom and unnamed:
             fix = "Name one with --subnet: `gcloud compute networks subnets list` shows them."
             raise CloudError(
-                f"Network {name} creates no subnetworks automatically, and none is named", fix=fix
+                f"Network {name} does not create subnetworks automatically, and none is named",
+                fix=fix,
             )
         return "is there"
 
@@ -344,8 +355,9 @@ class Examination:
             return "is off in the project, so VMs accept the cluster's own key"
         # A VM's own metadata overrides the project's.
         return (
-            "is on in the project; these VMs turn it off for themselves, which fails if an organization policy "
-            f"requires OS Login (`gcloud org-policies describe {policies.OS_LOGIN} --effective --project "
+            "is on in the project; these VMs turn it off for themselves, which fails if an "
+            "organization policy requires OS Login (`gcloud org-policies describe "
+            f"{policies.OS_LOGIN} --effective --project "
             f"{self._project}` shows it)"
         )
 
@@ -369,7 +381,7 @@ class Examination:
             ) from error
         end = end_of(found.name, found.deprecated)
         if found.deprecated.state in WITHDRAWN:
-            raise CloudError(f"{absent} any more: {end}", fix="Declare another.")
+            raise CloudError(f"{absent} any more: {end}", fix="Declare another GPU.")
         return end
 
     async def _get(self, client: Any, **what: str) -> Any:
@@ -415,17 +427,21 @@ async def way_out(calls: Calls, project: str, region: str, requests: Sequence[Vm
     if any(not request.image for request in requests):
         router = f"--region {region} --project {owner}"
         raise CloudError(
-            f"VMs without an external address install their software from the internet, and network {network} has no "
+            "VMs without an external address install their software from the internet, and "
+            f"network {network} has no "
             f"Cloud NAT in {region}",
-            fix=f"Type `gcloud compute routers create transient-nat --network {network} {router} && gcloud compute "
-            f"routers nats create transient-nat --router transient-nat --auto-allocate-nat-external-ips "
-            f"--nat-all-subnet-ip-ranges {router}` (NAT costs money), or bake an image (`%transient_image build`).",
+            fix=f"Type `gcloud compute routers create transient-nat --network {network} {router} "
+            "&& gcloud compute routers nats create transient-nat --router transient-nat "
+            f"--auto-allocate-nat-external-ips --nat-all-subnet-ip-ranges {router}` (NAT costs "
+            "money), or bake an image (`%transient_image build`).",
         )
     if subnet is not None and not subnet.private_ip_google_access:
         raise CloudError(
-            f"VMs without an external address cannot reach Google's services from subnetwork {subnet.name}: it has "
+            "VMs without an external address cannot reach Google's services from subnetwork "
+            f"{subnet.name}: it has "
             "neither Cloud NAT nor Private Google Access",
-            fix=f"Type `gcloud compute networks subnets update {subnet.name} --region {region} --project {owner} "
+            fix=f"Type `gcloud compute networks subnets update {subnet.name} --region {region} "
+            f"--project {owner} "
             "--enable-private-ip-google-access`.",
         )
     if subnet is not None:

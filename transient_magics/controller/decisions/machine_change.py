@@ -55,24 +55,29 @@ def asked(
     assert spec
     workers = [each.name for each in state.serving if each.role == WORKER and each.state == "ready"]
     if workers:
-        there = f"Take a worker: {', '.join(workers)}."
+        there = f"Name a worker: {', '.join(workers)}."
     else:
-        there = "Wait until one is ready."
+        there = "Wait until a worker is ready."
     if vm is None or not vm.living:
         raise unknown(
             "VM", name, workers, where=spec.name, otherwise=there, numbered=True, error=ClusterError
         )
     if vm.role == PARAMETER_SERVER:
-        what = f"{name} keeps the variables that every worker needs, and is not stopped"
+        what = (
+            f"{name} has the variables that every worker needs, so its machine type cannot be "
+            "changed"
+        )
         raise ClusterError(what, fix=there)
     if vm.role != WORKER:
-        raise ClusterError(f"{name} is no worker, and is not stopped", fix=there)
+        raise ClusterError(
+            f"{name} is not a worker, so its machine type cannot be changed", fix=there
+        )
     requested_type = machine_type.strip().lower() or vm.rented_as
     if vm.change and vm.change.machine_type == requested_type:
         return None
     if vm.state != "ready" or vm not in state.serving:
         raise ClusterError(
-            f"{name} is {vm.state} now, and is not stopped for another machine", fix=there
+            f"{name} is {vm.state}, so its machine type cannot be changed now", fix=there
         )
     if other := next(
         (
@@ -83,15 +88,21 @@ def asked(
         "",
     ):
         raise ClusterError(
-            f"{name} works for {other}, which would be interrupted",
-            fix=f"Wait until {other} is over.",
+            f"A change of {name} would interrupt {other}",
+            fix=f"Wait until {other} has ended.",
         )
     if state.seconds_left(now) < least_boot_seconds(spec, vm.accelerator):
-        raise ClusterError(f"{name} would not answer again before the end of {spec.name}")
+        raise ClusterError(
+            f"{spec.name} ends before {name} could restart with another machine type"
+        )
     kind = vm.accelerator or "cpu"
     entry, part = smaller_machine(kind, vm.rented_as, requested_type)
     if entry.machine_type == vm.machine_type:
-        raise DeclarationError(f"{name} is {vm.machine_type} already", where="--machine-type")
+        raise DeclarationError(
+            f"{name} already has the machine type {vm.machine_type}",
+            where="--machine-type",
+            fix="Name another machine type.",
+        )
     first = vm.stretches[0]
     back = entry.machine_type == first.machine_type
     if back:

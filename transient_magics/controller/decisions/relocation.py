@@ -94,28 +94,31 @@ def meant(
     present = state.spec
     if present is None or state.phase != "ready":
         raise ClusterError(
-            f"{state.name} is not ready, and does not move", fix="Try again when it is."
+            f"{state.name} is not ready, so it cannot be relocated", fix="Try again when it is."
         )
     if state.relocation:
-        raise ClusterError(f"{present.name} moves already", fix="Try again when it has.")
+        raise ClusterError(
+            f"{present.name} is already being relocated", fix="Try again when it has moved."
+        )
     if present.controller_vm:
-        what = f"{present.name} has its controller on a VM of its own, and does not move"
+        what = f"{present.name} has its controller on a VM, so it cannot be relocated"
         raise ClusterError(what, fix="Declare another cluster there, and resume its runs.")
     if holding := [
         work.name for work in state.works.values() if not work.over and not KINDS[work.kind].moves
     ]:
         raise ClusterError(
-            f"{present.name} does not move while {holding[0]} has VMs of it",
-            fix="Wait for its end.",
+            f"{present.name} cannot be relocated while {holding[0]} uses its VMs",
+            fix="Wait until it has ended.",
         )
     if state.steered is not None or state.deadline_run:
-        what = f"{present.name} does not move while a deadline decides which workers it has"
-        raise ClusterError(
-            what, fix="Name the zones in which it may have them with %%train --zones."
-        )
+        what = f"{present.name} cannot be relocated while a run with a deadline chooses its workers"
+        raise ClusterError(what, fix="Name the run's zones with %%train --zones instead.")
     if present.subnet and region(target.home_zone) != region(present.home_zone):
-        what = f"The subnet {present.subnet} of {present.name} is in {region(present.home_zone)}"
-        raise ClusterError(what, fix="Name a zone of that region.")
+        what = (
+            f"{present.name} cannot leave {region(present.home_zone)}, the region of its subnet "
+            f"{present.subnet}"
+        )
+        raise ClusterError(what, fix="Name a zone in that region.")
     new = replace(
         present,
         groups=target.groups,
@@ -128,9 +131,7 @@ def meant(
         end_hourly=present.end_hourly or present.most_hourly,
     )
     if _is_there(state, present, new):
-        raise ClusterError(
-            f"{present.name} is there already", fix="Name another zone, or another GPU."
-        )
+        raise ClusterError(f"{present.name} is already there", fix="Name another zone or GPU.")
     return _within_limits(state, present, new, now, dollars)
 
 
@@ -153,7 +154,10 @@ def _within_limits(
     left = present.ends_at - present.declared_at - passed
     together = patience(new) * state.clock.rate
     if left <= together:
-        what = f"{present.name} ends in {render_duration(state.seconds_left(now))} at the latest, and a move may take "
+        what = (
+            f"{present.name} ends in {render_duration(state.seconds_left(now))} at the latest, "
+            "but a relocation may take "
+        )
         raise ClusterError(
             what + render_duration(patience(new)), fix="Declare another cluster there."
         )
@@ -174,10 +178,13 @@ def _within_limits(
     if lasts >= left:
         return new
     if lasts <= together:
-        what = f"Until it has moved, {present.name} could have spent its limit of {render_money(present.max_cost)}"
-        why = "both places are paid meanwhile"
+        what = (
+            f"{present.name} could reach its limit of {render_money(present.max_cost)} before it "
+            "has moved"
+        )
+        why = "VMs in both places cost money during the relocation"
         if stay:
-            why += ", and VMs that stay until the end that they have, which Compute Engine does not move"
+            why += ", and VMs that stay keep their end, which Compute Engine cannot change"
         raise ClusterError(f"{what}: {why}", fix="Declare another cluster there.")
     return replace(new, end_hourly=3600 * present.max_cost / (passed + lasts))
 
@@ -254,7 +261,10 @@ def _hopeless(
         ]
         there = [vm for vm in requested if vm.zone in place.zones]
         if failed := [vm for vm in there if vm.coming and vm.boots_as in state.given_up]:
-            return f"VMs there do not boot: {failed[-1].failure or failed[-1].reason or 'they do not answer'}"
+            return (
+                "VMs there do not boot: "
+                f"{failed[-1].failure or failed[-1].reason or 'they do not answer'}"
+            )
         refused = [vm for vm in there if vm.state == "refused"]
         if [vm for vm in refused if vm.coming and vm.cause != STOCKOUT] or (
             passed >= CAPACITY_SECONDS and not place.asked

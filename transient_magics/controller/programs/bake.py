@@ -88,7 +88,7 @@ class Baking:
         if await engine.images.exists(spec.name):
             fix = "Name another, or delete it."
             raise AlreadyExistsError(
-                f"There is an image {spec.name} already", where=spec.project or "", fix=fix
+                f"The image {spec.name} already exists", where=spec.project or "", fix=fix
             )
         try:
             self._say(f"starting a VM from {spec.base}")
@@ -108,7 +108,7 @@ class Baking:
             self._say("deleting the VM and its disk")
             left = await self._clear_away()
         if left:
-            raise CloudError(f"The image {spec.name} is there, but {left}")
+            raise CloudError(f"The image {spec.name} was built, but {left}")
         return made
 
     async def _start_vm(self) -> None:
@@ -167,8 +167,8 @@ class Baking:
             await self._engine.delete(spec.zone, spec.vm, self._request().labels)
         except CloudError as error:
             left = (
-                f"its VM {spec.vm} could not be deleted: {error} Compute Engine deletes it within the hour, and "
-                f"`transient cluster sweep{option} --yes` before."
+                f"its VM {spec.vm} could not be deleted: {error} Compute Engine deletes it within "
+                f"the hour, and `transient cluster sweep{option} --yes` before."
             )
             self._say(left)
             return left

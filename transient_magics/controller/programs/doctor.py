@@ -117,12 +117,10 @@ async def check_folder(_: Patient) -> Answer:
         return Answer(BAD, found, "export TRANSIENT_MAGICS_HOME=FOLDER")
     free = shutil.disk_usage(home).free
     if free < _LITTLE_BYTES:
-        found = f"{home} has {free / 1e6:.0f} MB left: checkpoints come here."
+        found = f"{home} has {free / 1e6:.0f} MB left, and checkpoints are stored there."
         return Answer(BAD, found, f"df -h {home}")
     if home.stat().st_mode & 0o077:
-        found = (
-            f"{home} holds the clusters' keys, and other accounts of this machine may look into it."
-        )
+        found = f"{home} contains the clusters' keys, and other users of this machine can read it."
         return Answer(NOTE, found, f"chmod 700 {home}")
     found = f"{home} can be written, and {free / 1e9:.0f} GB are free."
     if free < _SOME_BYTES:
@@ -135,7 +133,9 @@ async def check_gcloud(patient: Patient) -> Answer | None:
     if not (patient.spec.project and patient.spec.through_proxy):
         return None
     if not shutil.which("gcloud"):
-        found = "SSH goes through Identity-Aware Proxy, and the program gcloud, which opens the way, is not here."
+        found = (
+            "SSH goes through Identity-Aware Proxy. This requires gcloud, which is not installed."
+        )
         return Answer(BAD, found, "transient doctor --ssh-from ADDRESS/32")
     command = [
         "gcloud",
@@ -158,9 +158,12 @@ async def check_gcloud(patient: Patient) -> Answer | None:
         return Answer(BAD, "gcloud does not answer.", " ".join(command))
     account = ended.stdout.strip()
     if ended.returncode or not account:
-        found = "gcloud has no active login: tunnels need one besides the application-default credentials."
+        found = (
+            "gcloud has no active login. Tunnels need it in addition to the "
+            "application-default login."
+        )
         return Answer(BAD, found, "gcloud auth login")
-    return Answer(GOOD, f"opens the way to the VMs through Identity-Aware Proxy, as {account}.")
+    return Answer(GOOD, f"gcloud opens SSH tunnels through Identity-Aware Proxy, as {account}.")
 
 
 async def check_clock(patient: Patient) -> Answer:
@@ -182,7 +185,10 @@ async def check_clock(patient: Patient) -> Answer:
     found = f"this machine is {_ahead(least, most)} {whose}"
     if away <= _NO_SKEW:
         return Answer(GOOD, f"{found}.")
-    why = "Google takes signed tokens from some minutes off at most, and VMs end that much later or earlier than said"
+    why = (
+        "Google rejects tokens if a clock is wrong by minutes, and VMs end earlier or later by "
+        "this time"
+    )
     return Answer(
         BAD if away > _MOST_SKEW else NOTE, f"{found}: {why}.", "sudo timedatectl set-ntp true"
     )
@@ -196,17 +202,17 @@ async def check_credentials(patient: Patient) -> Answer:
 def login_answer(login: SignedIn | None) -> Answer:
     """Describe credentials."""
     if login is None:
-        return Answer(GOOD, "the emulator takes everybody on this machine.")
+        return Answer(GOOD, "the emulator accepts all users of this machine.")
     found = f"{login.kind}, {login.whose}"
     if login.place:
         found += f", found in {login.place}"
     if login.expires:
         until = datetime.fromtimestamp(login.expires, UTC).strftime("%H:%M UTC")
-        found += f"; the token at hand is good until {until} and renewed automatically"
+        found += f"; the current token is valid until {until} and renewed automatically"
     if login.exposed:
         return Answer(
             NOTE,
-            f"{found}. Other accounts of this machine may read that file.",
+            f"{found}. Other users of this machine can read this file.",
             f"chmod 600 {login.place}",
         )
     return Answer(GOOD, f"{found}.")
@@ -222,14 +228,12 @@ def quota_project_answer(login: SignedIn | None, project: str) -> Answer | None:
     if login is None:
         return None
     if not login.quota_project:
-        return Answer(
-            GOOD, "the login names none: requests are charged to the project that they are about."
-        )
+        return Answer(GOOD, "the login has none: requests are counted against --project.")
     if login.quota_project == project:
-        return Answer(GOOD, f"the login names {project}, as --project does.")
+        return Answer(GOOD, f"the login has {project}, the same as --project.")
     found = (
-        f"the login names {login.quota_project}. Requests to Compute Engine and Cloud Storage are charged to "
-        f"{project} anyway; other programs use the one of the login."
+        f"the login has {login.quota_project}. Requests to Compute Engine and Cloud Storage are "
+        f"counted against {project}; other programs use the quota project of the login."
     )
     return Answer(NOTE, found, set_quota_project(project))
 
@@ -260,9 +264,12 @@ def _boot_answer(spec: ClusterSpec, choice: events.ClusterImageChosen | None) ->
         return Answer(GOOD, f"VMs boot from {image}, ready to train.")
     if spec.emulated:
         return Answer(
-            GOOD, "emulated VMs have this machine's packages, so they boot ready to train."
+            GOOD, "emulated VMs use the packages of this machine, so they boot ready to train."
         )
-    found = "VMs install TensorFlow at their first boot: some minutes, with a GPU 10 to 15 by estimate, each time."
+    found = (
+        "each VM installs TensorFlow at its first boot, in a few minutes (with a GPU: 10 to "
+        "15, estimated)."
+    )
     return Answer(NOTE, found, f"transient image build{_project_option(spec)}")
 
 
@@ -271,7 +278,7 @@ async def check_bucket(patient: Patient) -> Answer:
     spec = patient.spec
     access = patient.access
     if not spec.bucket or not access.storage:
-        return Answer(NOTE, "none is used: checkpoints and results come to this machine.")
+        return Answer(NOTE, "none is used. Checkpoints and results are stored on this machine.")
     name = spec.bucket.partition("/")[0]
     location = region(spec.home_zone)
     own = name == own_bucket(access.engine.project, location)
@@ -286,16 +293,20 @@ async def check_bucket(patient: Patient) -> Answer:
             grant("roles/storage.admin", access.engine.project),
         )
     if warning is None:
-        return Answer(GOOD, f"{name} is not there yet; the first cluster makes it in {location}.")
+        return Answer(
+            GOOD, f"{name} does not exist yet. The first cluster creates it in {location}."
+        )
     if warning:
         return Answer(NOTE, f"{warning}.", _commands(warning))
-    return Answer(GOOD, f"{name} is there, with uniform access and closed to the public.")
+    return Answer(GOOD, f"{name} exists, with uniform access and without public access.")
 
 
 async def check_tokens(patient: Patient) -> Answer:
     """Check that tokens limited to one folder of the bucket can be made. Raises CloudError."""
     await patient.access.try_token()
-    return Answer(GOOD, "VMs can be given tokens that open their run's place in the bucket alone.")
+    return Answer(
+        GOOD, "VMs can get tokens that are restricted to the folder of their run in the bucket."
+    )
 
 
 async def check_prices(patient: Patient) -> Answer:
@@ -305,24 +316,27 @@ async def check_prices(patient: Patient) -> Answer:
         dict.fromkeys(line.source for kind, line in spec.prices.items() if "@" not in kind)
     )
     if spec.emulated:
-        return Answer(GOOD, f"nothing is billed; the catalog has {sources}.")
+        return Answer(GOOD, f"nothing is billed. The catalog's prices are from: {sources}.")
     try:
         count = await patient.read_prices()
     except CredentialsError:
         raise
     except CloudError as error:
         enable = f"gcloud services enable cloudbilling.googleapis.com --project {spec.project}"
-        found = f"the catalog's dated ones are used ({sources}), because Google's could not be read: {error.what}."
+        found = (
+            f"the catalog's prices are used ({sources}), because Google's could not be read: "
+            f"{error.what}."
+        )
         return Answer(NOTE, found, _commands(error.fix) or enable)
     if not count and learned_seconds_ago() == float("inf"):
         return Answer(
-            NOTE, f"Google lists none that we recognise; the catalog's are used: {sources}."
+            NOTE, f"Google's list has no known prices. The catalog's prices are used: {sources}."
         )
     if count:
-        read = f"Google's list of today has {count:,}"
+        read = f"Google's current list has {count:,} prices"
     else:
         read = "Google's list was read within the last day"
-    return Answer(GOOD, f"{read}; its prices are used instead of the catalog's.")
+    return Answer(GOOD, f"{read}. They are used instead of the catalog's.")
 
 
 async def check_leftovers(patient: Patient) -> Answer:
@@ -333,14 +347,18 @@ async def check_leftovers(patient: Patient) -> Answer:
         raise
     except AccessError:
         # Other checks report it, with the fix.
-        return Answer(NOTE, "not told: it takes rights, or an API, that are missing.")
+        return Answer(NOTE, "unknown: this check needs permissions or an API that are missing.")
     names = [orphan["name"] for orphan in (*found["orphans"], *found["rules"])]
     if names:
         command = f"transient cluster sweep{_project_option(patient.spec)} --yes"
-        return Answer(BAD, f"no cluster has {', '.join(names)} of yours.", command)
+        return Answer(
+            BAD, f"these resources of yours belong to no cluster: {', '.join(names)}.", command
+        )
     if found["unreadable"]:
         return Answer(NOTE, " ".join(found["unreadable"]))
-    return Answer(GOOD, "every VM and firewall rule that you made from here belongs to a cluster.")
+    return Answer(
+        GOOD, "all VMs and firewall rules that you created from this machine belong to a cluster."
+    )
 
 
 Ask = Callable[[Patient], Awaitable[Answer | list[Check] | None]]
@@ -362,7 +380,7 @@ _CREDENTIALS = Question(
 _HERE = (
     Question(
         "this machine's folder",
-        "Whether clusters, keys and results can be kept here.",
+        "Whether clusters, keys and results can be stored on this machine.",
         check_folder,
     ),
     Question(
@@ -375,41 +393,38 @@ _HERE = (
 _AT_GOOGLE = (
     _CREDENTIALS,
     Question(
-        "quota project", "Which project the login has requests charged to.", check_quota_project
+        "quota project", "Against which project the login counts requests.", check_quota_project
     ),
     Question(
-        "Compute Engine", "Whether the project can have these VMs.", check_compute, _LONG_SECONDS
+        "Compute Engine", "Whether the project can create these VMs.", check_compute, _LONG_SECONDS
     ),
-    Question(
-        "bucket", "Whether the bucket can be used, and is closed to the public.", check_bucket
-    ),
+    Question("bucket", "Whether the bucket can be used, and has no public access.", check_bucket),
     Question(
         "tokens for VMs",
-        "Whether VMs can be given tokens for their part of the bucket.",
+        "Whether VMs can get tokens for their folder in the bucket.",
         check_tokens,
     ),
-    Question(
-        "prices", "Whether Google's prices of today can be read.", check_prices, _LONG_SECONDS
-    ),
+    Question("prices", "Whether Google's current prices can be read.", check_prices, _LONG_SECONDS),
     Question(
         "left behind",
         "Whether VMs or firewall rules of yours belong to no cluster.",
         check_leftovers,
     ),
 )
-_BOOT = "Whether VMs boot from an image with the training stack."
+_BOOT = "Whether VMs boot from an image with TensorFlow."
 _EXAMINED = {
-    "project": "Whether the project is there, and Compute Engine's API is enabled.",
-    "rights": "Whether the credentials have all permissions that the cluster takes.",
-    "service account": "Whether the credentials may give the service account to a VM.",
+    "project": "Whether the project exists, and Compute Engine's API is enabled.",
+    "rights": "Whether the credentials have all permissions that the cluster needs.",
+    "service account": "Whether the credentials can assign the service account to a VM.",
     "zone": "Whether the zone has the machine types and GPUs.",
-    "image": "Whether the image is there and fits on the disks.",
-    "network": "Whether the network is there and has subnetworks.",
-    "way out": "Whether VMs without an external address reach the internet.",
-    "OS Login": "Whether VMs take the cluster's own SSH key.",
+    "image": "Whether the image exists and fits on the disks.",
+    "network": "Whether the network exists and has subnetworks.",
+    "way out": "Whether VMs without an external address can reach the internet.",
+    "OS Login": "Whether VMs accept the SSH key of the cluster.",
     "organization polic": "Whether a policy of the organization forbids the VMs.",
-    "managed organization policies": "Whether a managed policy of the organization forbids the VMs.",
-    "quotas": "Whether the quotas have room for the VMs.",
+    "managed organization "
+    "policies": "Whether a managed policy of the organization forbids the VMs.",
+    "quotas": "Whether the quotas are sufficient for the VMs.",
 }
 """Checks that the examination of a project covers, by the start of a finding's subject."""
 

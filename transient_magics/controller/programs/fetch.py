@@ -64,7 +64,7 @@ async def fetch(
             steps.append(checkpoint.step)
     if refused and not steps:
         raise TrainingError(
-            "every checkpoint of the run differs from its manifest", where="; ".join(refused)
+            "all checkpoints of the run differ from their manifest", where="; ".join(refused)
         )
     if here := Checkpoints(target).steps():
         (target / "checkpoint").write_text(manifest.state_file(reversed(here)), encoding="utf-8")
@@ -90,7 +90,7 @@ async def _manifest(
         with tempfile.TemporaryDirectory(dir=target, prefix=".fetching-") as temporary:
             try:
                 if found.size > manifest.MOST_BYTES:
-                    raise TrainingError("the manifest of the checkpoints is too large to be one")
+                    raise TrainingError("the manifest of the checkpoints is too large")
                 await storage.download(bucket, name, copy := Path(temporary) / "manifest.json")
                 return manifest.Manifest.read(copy.read_bytes())
             except TrainingError as error:
@@ -119,10 +119,10 @@ async def _fetch_one(
             if name not in there:
                 raise TrainingError(f"{file.name} is missing")
             if (there[name].size, there[name].crc32c) != (file.size, file.crc32c):
-                raise TrainingError(f"{file.name} is not what the manifest says")
+                raise TrainingError(f"{file.name} differs from the manifest")
             await storage.download(bucket, name, place, generation=there[name].generation)
             if manifest.described(place) != file:
-                raise TrainingError(f"{file.name} is not what the manifest says")
+                raise TrainingError(f"{file.name} differs from the manifest")
         for file in sorted(checkpoint.files, key=lambda file: file.name.endswith(".index")):
             shutil.move(Path(temporary) / file.name, target / file.name)
 

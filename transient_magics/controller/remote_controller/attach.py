@@ -69,19 +69,17 @@ async def the_seat(access: Access, name: str, project: str | None) -> Vm:
     owner = (await owner_labels(access.engine))[OWNER_LABEL]
     listed = "; ".join(f"{vm.name} (id {vm.id}) in {vm.zone}, owner {_owner(vm)}" for vm in found)
     if not (ours := [vm for vm in found if vm.labels.get(OWNER_LABEL) == owner]):
-        raise ClusterError(
-            f"The cluster {name} is somebody else's, not {owner}'s: {listed}", where=where
-        )
+        raise ClusterError(f"The cluster {name} does not belong to {owner}: {listed}", where=where)
     if len(ours) > 1:
-        what = f"More than one VM says that it has the controller of {name}: {listed}"
+        what = f"Several VMs have the label of the controller of {name}: {listed}"
         raise ClusterError(
-            what, where=where, fix="Delete the one that is not yours, then try again."
+            what, where=where, fix="Delete the VM that is not yours, then try again."
         )
     return ours[0]
 
 
 def _owner(vm: Vm) -> str:
-    return vm.labels.get(OWNER_LABEL, "") or "nobody"
+    return vm.labels.get(OWNER_LABEL, "") or "unknown"
 
 
 def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSpec:
@@ -93,7 +91,7 @@ def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSp
             f"The declaration of {name} on {seat.name} cannot be read: {error}"
         ) from error
     if (spec.name, spec.id, spec.project) != (name, seat.labels.get(ID_LABEL, ""), project):
-        what = f"{seat.name} says that it belongs to another cluster: {spec.name} {spec.id}"
+        what = f"{seat.name} belongs to another cluster: {spec.name} {spec.id}"
         raise ClusterError(what, where=seat.zone)
     return spec
 

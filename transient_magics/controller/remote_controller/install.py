@@ -88,7 +88,7 @@ class RemoteInstall:
         Raises ClusterError for an invalid name, and RemoteError.
         """
         if not is_name(name):
-            raise ClusterError(f"{name!r} is no name")
+            raise ClusterError(f"{name!r} is not a valid name")
         last = KINDS[kind].file
         folder = directory / KINDS[kind].folder / name
         there = f"{self._folder}/{KINDS[kind].folder}/{name}"
@@ -153,7 +153,7 @@ class RemoteInstall:
             return parsed_object(line)
         except ValueError as error:
             raise RemoteError(
-                f"The controller on {self._vm} does not make sense: {error}"
+                f"The controller on {self._vm} sent an invalid answer: {error}"
             ) from error
 
     async def _settings(self) -> dict[str, str]:

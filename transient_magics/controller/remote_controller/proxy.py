@@ -130,7 +130,10 @@ class ControllerProxy:
                     elif await self._go_on():
                         return
                 except* (TransientError, OSError) as group:
-                    self._trouble = f"The controller on {self._vm.name} cannot be reached: {group.exceptions[0]}"
+                    self._trouble = (
+                        f"The controller on {self._vm.name} cannot be reached: "
+                        f"{group.exceptions[0]}"
+                    )
                     self._silent_since = self._silent_since or time.monotonic()
                     log.warning("%s", self._trouble)
                 if time.monotonic() - began > _LONGEST_PAUSE:
@@ -164,7 +167,7 @@ class ControllerProxy:
             await self._access.engine.delete(self._vm.zone, name, labels(self._spec))
             return True
         if vm.status == "STOPPING":
-            raise ConnectionLostError(f"{self._vm.name} is about to go")
+            raise ConnectionLostError(f"{self._vm.name} is being stopped")
         return False
 
     async def _go_on(self) -> bool:
@@ -204,7 +207,10 @@ class ControllerProxy:
         project = self._spec.project
         found = await attach.find(self._access, name)
         if not found or found[-1].name == instance_name(self._spec, self._vm.name):
-            what = "It is gone, and the machine that declared the cluster has to take it back"
+            what = (
+                f"{self._vm.name}, on which the controller ran, is gone. Only the machine that "
+                "declared the cluster can take it back"
+            )
             raise ControllerError(
                 what, fix="To end the cluster from here: `transient cluster sweep --all-machines`."
             )
@@ -215,7 +221,8 @@ class ControllerProxy:
             state = replay(read(Path(fresh) / layout.JOURNAL))
             if state.seat not in state.vms:
                 raise ControllerError(
-                    f"{seat.name} does not say that it is in charge of {name}", fix="Try again."
+                    f"{seat.name} does not run the controller of {name}",
+                    fix="Try again in a moment.",
                 )
             (Path(fresh) / layout.JOURNAL).replace(self._journal)
             name_twice(self._journal)
@@ -339,8 +346,10 @@ class ControllerProxy:
                 # A later proxy reads it, too.
                 (self._directory / TO_END).write_text(self._to_end, encoding="utf-8")
                 return {}
-            what = f"{self._vm.name}, on which the controller runs, does not answer now"
-            raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
+            what = f"{self._vm.name}, on which the controller runs, does not answer"
+            raise ControllerError(
+                what, fix="The cluster continues; try again in a moment."
+            ) from None
         answer = checked_answer(answer)
         if isinstance(command, Resize):
             self._spec = new
@@ -438,7 +447,8 @@ class ControllerProxy:
         # A VM cannot replace what this machine wrote before it passed the cluster on.
         if state.seat != self._vm.name:
             raise JournalError(
-                f"The journal on {self._vm.name} is not the one that is followed", where=str(begin)
+                f"The journal on {self._vm.name} differs from its copy on this machine",
+                where=str(begin),
             )
         kept = self._journal.with_name(LOST)
         common = self._journal.with_name(f".{layout.JOURNAL}.common")
@@ -450,8 +460,8 @@ class ControllerProxy:
         name_twice(self._journal)
         self.state = state
         self._parted = (
-            f"The journal on {self._vm.name} has lost its end, and the cluster goes on from what is left: "
-            f"what only this machine has of it is in {kept}"
+            f"The journal on {self._vm.name} has lost its end, and the cluster goes on from what "
+            f"is left: what only this machine has of it is in {kept}"
         )
         log.warning("%s", self._parted)
 

@@ -140,7 +140,7 @@ class Access:
             weather = built(_Weather, answer)
         except ValueError as error:
             raise UnreachableError(
-                f"The emulator's weather does not make sense: {error}", where=where
+                f"The emulator sent an invalid weather: {error}", where=where
             ) from error
         rate = weather.link_bits_per_second
         if rate is None:
@@ -218,8 +218,9 @@ class Access:
             if self._dialler or spec.through_proxy or not (spec.firewall and spec.ssh_from):
                 raise
             fix = (
-                f"SSH may come from {', '.join(spec.ssh_from)} alone (--ssh-from): if this machine's address is new, "
-                "declare the next cluster with that, or with none, to be reached through Identity-Aware Proxy."
+                f"SSH may come from {', '.join(spec.ssh_from)} alone (--ssh-from): if this "
+                "machine's address is new, declare the next cluster with that, or with none, to "
+                "be reached through Identity-Aware Proxy."
             )
             raise ConnectionLostError(error.what, where=error.where, fix=fix) from error
 
@@ -244,7 +245,7 @@ class Access:
         try:
             keys = await self.engine.host_keys(zone, instance)
         except CloudError as error:
-            raise RemoteError(f"The host key of {instance} is not known yet: {error}") from error
+            raise RemoteError(f"The host key of {instance} cannot be read yet: {error}") from error
         dialler = self._dialler
         address = inside
         if dialler is None and outside:
@@ -270,8 +271,9 @@ class Access:
         if self.isolated or os.environ.get(ALLOW_OPEN_PORTS) == "1":
             return ""
         return (
-            "The emulated VMs have no network of their own here, so TensorFlow would listen on every interface of this "
-            f"machine; set {ALLOW_OPEN_PORTS}=1 before the cluster is declared to allow it"
+            "The emulated VMs have no network of their own here, so TensorFlow would listen on "
+            f"every interface of this machine; set {ALLOW_OPEN_PORTS}=1 before the cluster is "
+            "declared to allow it"
         )
 
     async def _open(self) -> None:

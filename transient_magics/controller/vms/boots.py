@@ -89,7 +89,11 @@ class Boots:
         if not given_up:
             return ""
         last = next(
-            (vm for vm in reversed([*state.vms.values()]) if vm.failure and vm.boots_as in given_up),
+            (
+                vm
+                for vm in reversed([*state.vms.values()])
+                if vm.failure and vm.boots_as in given_up
+            ),
             None,
         )
         if last and last.ready_at:

@@ -205,7 +205,7 @@ class Link:
         """
         connection = self._connection
         if connection is None:
-            raise ConnectionLostError(f"There is no connection to {self.vm} now")
+            raise ConnectionLostError(f"{self.vm} is not connected; the controller reconnects")
         await self._bring(connection, run, files)
         return connection
 
@@ -268,7 +268,9 @@ class Link:
                 async with self._asking:
                     return await self._exchange(command)
         except TimeoutError:
-            raise ConnectionLostError(f"The agent on {self.vm} does not answer") from None
+            raise ConnectionLostError(
+                f"The agent on {self.vm} did not answer within {timeout:g} s"
+            ) from None
 
     async def run(self) -> None:
         """Keep the VM connected until cancelled."""
@@ -313,7 +315,9 @@ class Link:
     async def _until_closed(self) -> None:
         assert self._connection
         await self._connection.closed.wait()
-        raise ConnectionLostError(f"The connection to {self.vm} was lost")
+        raise ConnectionLostError(
+            f"The connection to {self.vm} was lost; the controller reconnects"
+        )
 
     async def _follow_agent(self) -> None:
         """Follow the agent's lines until the connection is lost.
@@ -463,14 +467,14 @@ class Link:
         await _until_booted(connection)
         digest = await push_bundle(connection)
         command = (
-            f'PYTHONPATH="$HOME/{layout.CODE_ON_VM}/{digest}" exec transient-python -m transient_magics.runtime.agent '
-            f'--root "$HOME/{layout.ON_VM}"'
+            f'PYTHONPATH="$HOME/{layout.CODE_ON_VM}/{digest}" exec transient-python -m '
+            f'transient_magics.runtime.agent --root "$HOME/{layout.ON_VM}"'
         )
         try:
             return await connection.start_detached(command, log=_LOG)
         except CommandError as error:
             raise ConnectionLostError(
-                f"The agent on {self.vm} could not be started: {error}"
+                f"The agent on {self.vm} could not be started, and is started again: {error}"
             ) from error
 
     async def _kill_agent(self) -> None:
@@ -488,16 +492,18 @@ class Link:
         await writer.drain()
         line = await reader.readline()
         if not line:
-            raise ConnectionLostError(f"The agent on {self.vm} closed its socket")
+            raise ConnectionLostError(
+                f"The agent on {self.vm} closed its socket before it answered"
+            )
         try:
             answer = parsed_object(line)
         except ValueError as error:
             raise RemoteError(
-                f"The agent on {self.vm} does not make sense: {error}", where=self.vm
+                f"The agent on {self.vm} sent an invalid answer: {error}", where=self.vm
             ) from error
         if not answer.get("ok"):
             raise TrainingError(
-                clipped(str(answer.get("error", "The agent refused"))), where=self.vm
+                clipped(str(answer.get("error", "The agent refused the command"))), where=self.vm
             )
         return answer
 

@@ -32,7 +32,7 @@ async def last_lines(
         link = None
     if link is None:
         if vm in state.vms:
-            raise ClusterError(f"{vm} is not connected now")
+            raise ClusterError(f"{vm} is not connected", fix="Try again in a moment.")
         names = [vm.name for vm in state.living]
         raise unknown("VM", vm, names, where=directory.name, numbered=True, error=ClusterError)
     latest = state.current_or_next_run or state.run
@@ -50,4 +50,6 @@ async def last_lines(
                 await connection.run(f"tail -c {_MOST_LOG} {shlex.quote(path)} | tail -n {lines}")
             )[-_MOST_LOG:]
     except TimeoutError:
-        raise ClusterError(f"{vm} does not answer now") from None
+        raise ClusterError(
+            f"{vm} did not answer within {_SECONDS:g} s", fix="Try again in a moment."
+        ) from None

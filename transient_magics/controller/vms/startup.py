@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -102,7 +103,9 @@ def controller_unit(cluster: str, user: str, environment: Mapping[str, str], log
     )
 
 
+@cache
 def _template(name: str) -> jinja2.Template:
+    """Return a template, compiled once: that takes longer than all else in a request for a VM."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_shipped("templates", name).parent),
         undefined=jinja2.StrictUndefined,

@@ -86,7 +86,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
     if event.seq and event.seq <= state.seq:
         return state
     if event.seq > state.seq + MOST_LOST:
-        raise JournalError(f"An event of number {event.seq} cannot follow on number {state.seq}")
+        raise JournalError(f"Event {event.seq} cannot follow event {state.seq}")
     if rule := _rules().get(type(event)):
         try:
             state = rule(state, event)
@@ -101,7 +101,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
             # A VM may have written the event. Its fields were checked one by one, but not whether
             # they fit the state: a rule may miss a key, index or field, or divide by zero. Such an
             # event is skipped and must not stop the readers of the journal.
-            raise JournalError(f"A {event.kind} event makes no sense: {error}") from error
+            raise JournalError(f"A {event.kind} event does not fit the state: {error}") from error
     recent = state.recent
     if not isinstance(event, _frequent()):
         recent = (*recent, event)[-RECENT:]

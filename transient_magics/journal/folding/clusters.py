@@ -49,7 +49,7 @@ def _(state: ClusterState, event: e.ClusterZonesFound | e.ClusterPriced) -> Clus
 @rules.of(e.ClusterClock)
 def _(state: ClusterState, event: e.ClusterClock) -> ClusterState:
     if state.spec and not state.spec.emulated:
-        raise ValueError("Google's clock is that of this machine")
+        raise ValueError("only an emulated cluster has a clock of its own")
     return changed(state, clock=Clock(event.anchors))
 
 
@@ -119,7 +119,7 @@ def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
 @rules.of(e.ClusterRelocating)
 def _(state: ClusterState, event: e.ClusterRelocating) -> ClusterState:
     if state.relocation:
-        raise ValueError("the cluster moves already")
+        raise ValueError("the cluster is already being relocated")
     relocation = Relocation(ClusterSpec.from_dict(event.spec), event.at)
     return changed(state, relocation=relocation, failed_boots={}, unfit={})
 
@@ -127,7 +127,7 @@ def _(state: ClusterState, event: e.ClusterRelocating) -> ClusterState:
 @rules.of(e.ClusterRelocated)
 def _(state: ClusterState, event: e.ClusterRelocated) -> ClusterState:
     if state.relocation is None:
-        raise ValueError("the cluster does not move")
+        raise ValueError("the cluster is not being relocated")
     vms = dict(state.vms)
     for name, vm in state.vms.items():
         if name in event.leaves:
@@ -185,7 +185,7 @@ def _(state: ClusterState, event: e.ReclaimAnswered) -> ClusterState:
 def _reclaim_of(state: ClusterState) -> Reclaim:
     """Return the provider's request for VMs. Raises ValueError if there is none."""
     if state.reclaim is None:
-        raise ValueError("no VM is wanted back")
+        raise ValueError("there is no reclaim")
     return state.reclaim
 
 
@@ -195,7 +195,7 @@ def _reclaim_of(state: ClusterState) -> Reclaim:
 @rules.of(e.ControllerMoved)
 def _(state: ClusterState, event: e.ControllerMoved) -> ClusterState:
     if event.vm and event.vm not in state.vms:
-        raise ValueError(f"there is no VM {event.vm}")
+        raise ValueError(f"unknown VM {event.vm}")
     return changed(state, seat=event.vm, trouble="")
 
 

@@ -73,7 +73,7 @@ def refuse_unknown_vms(state: ClusterState, vms: Iterable[str]) -> None:
     """Raise ValueError for VMs that the cluster never had: a VM may have written the event."""
     unknown = [vm for vm in vms if vm not in state.vms]
     if unknown:
-        raise ValueError(f"the cluster has no VM {', '.join(unknown)}")
+        raise ValueError(f"unknown VM {', '.join(unknown)}")
 
 
 def with_work(state: ClusterState, kind: str, name: str, /, **changes: object) -> ClusterState:

@@ -20,6 +20,7 @@ from ...protocol.vm_events import (
     TrainBest,
     TrainCheckpoint,
     TrainData,
+    TrainEpoch,
     TrainEvaluated,
     TrainFailed,
     TrainFinished,
@@ -46,7 +47,7 @@ rules = Rules()
 SERIES = 720
 """Maximum number of points of a run's series."""
 MARKS = 120
-"""Maximum number of checkpoints of a run, and of evaluations."""
+"""Maximum number of checkpoints of a run, of evaluations, and of epochs."""
 MOST_MEASURED = 1000
 """Maximum number of stall measures of a run: the latest."""
 WAITED = 12
@@ -129,8 +130,7 @@ def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
         "variable_bytes": event.variable_bytes,
     }
     spec = state.of(RunState)[event.run].spec
-    fit = FitDeclaration(event.steps, event.epoch_steps, event.keep_best, event.stop_when)
-    counted["spec"] = fit.applied(spec)
+    counted["spec"] = FitDeclaration.of(event).applied(spec)
     return with_run(state, event.run, checked=True, **counted)
 
 
@@ -138,11 +138,11 @@ def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
 def _(state: ClusterState, event: e.TrainMoved) -> ClusterState:
     queue = [run.name for run in state.queue]
     if event.run not in queue:
-        raise ValueError(f"{event.run} does not wait")
+        raise ValueError(f"{event.run} is not in the queue")
     order = [claim.name for claim in state.claims if claim.name != event.run]
     queue.remove(event.run)
     if event.before and event.before not in queue:
-        raise ValueError(f"{event.before} does not wait")
+        raise ValueError(f"{event.before} is not in the queue")
     before = event.before or next(iter(queue), "")
     order.insert(order.index(before) if before else len(order), event.run)
     return changed(state, order=tuple(order))
@@ -195,7 +195,7 @@ def _(state: ClusterState, event: e.PreparationScaled) -> ClusterState:
     if others := [
         slot for slot in event.slots if state.preparers.get(slot, event.run) != event.run
     ]:
-        raise ValueError(f"slot {others[0]} is another run's")
+        raise ValueError(f"slot {others[0]} belongs to another run")
     before = state.of(RunState)[event.run].preparation
     count = len(event.slots)
     least = before.least
@@ -255,6 +255,11 @@ def _(state: ClusterState, event: TrainEvaluated) -> ClusterState:
     part = EvaluatedPart(event.examples, event.complete, event.of, event.endless)
     run = changed(run, metrics=metrics, evaluated=part, evaluations=evaluations, unevaluated=None)
     return put(state, run)
+
+
+@_run_rule(TrainEpoch)
+def _(run: RunState, event: TrainEpoch) -> _Changes:
+    return {"epochs": _longer(run.epochs, (event.at, event.step, event.logs), MARKS)}
 
 
 @_run_rule(TrainOrder)

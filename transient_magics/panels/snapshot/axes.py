@@ -74,7 +74,7 @@ class Axis:
                 (place for place, choice in enumerate(self.choices) if _is_at(choice, value)), None
             )
             if place is None:
-                raise ValueError(f"{self.name} has no choice {value!r:.80}")
+                raise ValueError(f"{value!r:.80} is not a choice of {self.name}")
             return (place + 0.5) / len(self.choices)
         low = self.low
         high = self.high

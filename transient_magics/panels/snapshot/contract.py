@@ -255,6 +255,14 @@ class Columns(TypedDict):
     workers: dict[str, OfWorker]
 
 
+class Epoch(TypedDict):
+    """The end of an epoch of `model.fit`: seconds since 1970, step, and metrics as Keras names them."""
+
+    time: float
+    step: int
+    metrics: dict[str, Figure]
+
+
 class Curves(Columns):
     """The data of a run's charts.
 
@@ -270,6 +278,7 @@ class Curves(Columns):
     end: End | None
     split: Split | None
     marks: list[Mark]
+    epochs: list[Epoch]
 
 
 class Base(Curves):
@@ -281,8 +290,8 @@ class Base(Curves):
 class Tail(Columns):
     """Rows since a base, which replace its rows from row `keep` on.
 
-    `expected` has all rows. `split` is the present one. `marks` are there if they differ from the
-    base's.
+    `expected` has all rows. `split` is the present one. `marks` and `epochs` are there if they
+    differ from the base's.
     """
 
     base: int
@@ -291,6 +300,7 @@ class Tail(Columns):
     end: End | None
     split: Split | None
     marks: NotRequired[list[Mark]]
+    epochs: NotRequired[list[Epoch]]
 
 
 class Speeds(TypedDict):

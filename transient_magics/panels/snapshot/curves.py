@@ -83,6 +83,10 @@ def curves(
         "end": sound(end_of(run)),
         "split": sound(split(series, whole=run.over)) if series else None,
         "marks": _marks(state, run, set() if found["unnamed"] else workers.keys()),
+        "epochs": [
+            {"time": at, "step": step, "metrics": {name: _finite(logs[name]) for name in logs}}
+            for at, step, logs in run.epochs
+        ],
     }
 
 
@@ -239,6 +243,8 @@ def tail(base: Base, now: Curves) -> Tail | None:
     }
     if now["marks"] != base["marks"]:
         found["marks"] = now["marks"]
+    if now["epochs"] != base["epochs"]:
+        found["epochs"] = now["epochs"]
     return found
 
 

@@ -169,7 +169,18 @@ def _curves(curves: Mapping[str, Any]) -> str:
         drawn.append(
             _chart(sparkline(title, [*pairs, *_end(curves, name)], revoked, from_zero=from_zero))
         )
+    metric = _first_metric(curves)
+    if metric:
+        pairs = [(epoch["time"], epoch["metrics"].get(metric)) for epoch in curves["epochs"]]
+        drawn.append(_chart(sparkline(metric, pairs, revoked, from_zero=False)))
     return "".join(drawn) + split_html(curves.get("split"))
+
+
+def _first_metric(curves: Mapping[str, Any]) -> str:
+    """Return the metric of validation data that is drawn, or else of training data; "" for none."""
+    names = [name for epoch in curves["epochs"][:1] for name in epoch["metrics"]]
+    shown = [name for name in names if not name.endswith("loss") and name != "learning_rate"]
+    return next((name for name in shown if name.startswith("val_")), "".join(shown[:1]))
 
 
 def _end(curves: Mapping[str, Any], name: str) -> list[tuple[float, Any]]:

@@ -141,13 +141,14 @@ def deadline_cost(
     """
     if not choice.transient:
         raise PlanError(
-            "A deadline chooses between Spot and on-demand VMs, and these are on demand only",
+            "A deadline needs Spot and on-demand VMs, but these are on demand only",
             where="--provisioning-model",
             fix="Leave it out.",
         )
     if workload.synchronous:
         raise PlanError(
-            "--finish-by needs --mode async", fix="More workers make no more synchronous steps."
+            "--finish-by needs --mode async",
+            fix="More workers do not make synchronous steps faster.",
         )
     if unsold := never_on_demand(group.accelerator for group in choice.placed):
         raise PlanError("A deadline needs on-demand VMs", fix=unsold)
@@ -159,10 +160,10 @@ def deadline_cost(
     requested = 3600 * hours
     if requested < least:
         raise PlanError(
-            f"{choice.line.partition(' ')[2]} is not done in {render_duration(requested)}: on demand takes "
-            f"{render_duration(least)}, at the lower end of its speed, which is measured first",
+            f"{choice.line.partition(' ')[2]} cannot end in {render_duration(requested)}: on demand, "
+            f"with the measurement of its speed, it needs up to {render_duration(least)}",
             where="--finish-by",
-            fix=f"The nearest deadline is {math.ceil(least / 60)}m; more workers may be faster.",
+            fix=f"Use --finish-by {math.ceil(least / 60)}m or later, or more workers.",
         )
     deadlines = sorted({*(share * least for share in others), requested})
     markets, market_words = _markets(traces, name, choice.workers, deadlines[-1], seed, runs)
@@ -338,10 +339,18 @@ def _markets(
         ), f"like AWS's of 2022 (V100 and K80){numbers}"
     some = [trace for trace in traces if max(trace.numbers)]
     if not some:
-        raise PlanError(f"{name} never has a VM", where="--availability", fix="Take other traces.")
+        raise PlanError(
+            f"No trace of {name} has an available VM",
+            where="--availability",
+            fix="Use other traces.",
+        )
     room = sum(max(trace.end - seconds, 0.0) for trace in some)
     if not room:
-        raise PlanError(f"No trace lasts {seconds / 3600:g} hours", fix="Take longer traces.")
+        raise PlanError(
+            f"All traces are shorter than {seconds / 3600:g} hours",
+            where="--availability",
+            fix="Use longer traces.",
+        )
     least = min(max(trace.numbers) for trace in some)
     all_or_none = ""
     if least < workers:

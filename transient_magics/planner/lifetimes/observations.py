@@ -182,7 +182,10 @@ class Observations:
 def enough(observed: Observations, about: str, fix: str = "") -> Observations:
     """Return the observations. Raises PlanError with fewer than 30 revocations."""
     if observed.events < LEAST_EVENTS:
-        seen = f"{observed.events} revocation{'' if observed.events == 1 else 's'} of {observed.vms} VMs"
-        what = f"{seen} say too little about how long VMs live: it takes {LEAST_EVENTS}"
+        seen = (
+            f"{observed.events} revocation{'' if observed.events == 1 else 's'} of "
+            f"{observed.vms} VMs"
+        )
+        what = f"{seen} are not enough for an estimate of lifetimes: {LEAST_EVENTS} are needed"
         raise PlanError(what, where=about, fix=fix)
     return observed

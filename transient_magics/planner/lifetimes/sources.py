@@ -74,7 +74,7 @@ class Question:
 
     def __post_init__(self) -> None:
         if self.provisioning_model not in MODELS:
-            what = f"'{self.provisioning_model}' VMs are not revoked"
+            what = f"VMs with the model '{self.provisioning_model}' are not revoked"
             raise DeclarationError(
                 what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}."
             )
@@ -157,12 +157,14 @@ def _own(question: Question, *, emulated: bool) -> Source:
     caveats = []
     if emulated:
         caveats.append(
-            "Emulated: they follow the configured weather, and are never mixed with Compute Engine's."
+            "Emulated: they follow the configured weather, and are never mixed with Compute "
+            "Engine's."
         )
         rate = max(life.rate for life in chosen)
         if rate > 1:
             caveats.append(
-                f"Their clock ran up to {rate:,.0f} times as fast: a delay of a second counts {rate / 3600:.2g} h."
+                f"Their clock ran up to {rate:,.0f} times as fast: a delay of a second counts "
+                f"{rate / 3600:.2g} h."
             )
     begin, end = blocks(len(chosen))
     dates = [
@@ -217,14 +219,16 @@ def _published(question: Question) -> Source:
     chosen = [table for table in of_gpu if question.region in (None, table.region)]
     if not chosen:
         available = sorted({table.gpu for table in tables})
-        fix = f"There are {', '.join(available)}."
+        fix = f"Published are: {', '.join(available)}."
         if of_gpu:
             available = sorted({table.region for table in of_gpu})
-            fix = f"There are {', '.join(available)} of the {question.gpu}."
+            fix = f"Published for the {question.gpu} are: {', '.join(available)}."
         raise PlanError(f"Lifetimes of {question.words()} were never published", fix=fix)
     caveats = [
-        "Preemptible VMs of 2018 and 2019, known by the hour: an example, not a forecast for today's.",
-        "Many ended in the same minute: together they count less than independent ones, which widens the band.",
+        "Preemptible VMs of 2018 and 2019, known by the hour: an example, not a forecast for "
+        "today's.",
+        "Many ended in the same minute: together they count less than independent ones, which "
+        "widens the band.",
     ]
     label = "{0.region}" if question.gpu else "{0.gpu} in {0.region}"
     shares = sorted((table.revoked[-1] / table.launched, label.format(table)) for table in chosen)
@@ -261,7 +265,7 @@ def _file(path: Path, question: Question) -> Source:
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--source") from None
     rows = _rows(path.name, text, question)
     if not rows:
-        raise PlanError(f"{path.name} has no VM that is {question.words()}")
+        raise PlanError(f"{path.name} has no rows of {question.words()}", where="--source")
     observed = _lived(rows)
     kind = _lived(_rows(path.name, text, replace(question, region=None)))
     caveats = []
@@ -269,7 +273,8 @@ def _file(path: Path, question: Question) -> Source:
         observed = observed.without_cap()
         kind = kind.without_cap()
         caveats.append(
-            "No VM of the file lived beyond 24 h, as preemptible ones: an end at that age does not count."
+            "No VM of the file lived beyond 24 h, as preemptible ones: an end at that age does "
+            "not count."
         )
     fix = ""
     which = ""
@@ -285,12 +290,16 @@ def _lived(rows: Sequence[tuple[float, bool]]) -> Observations:
 
 def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:
     """Return lifetimes of the VMs in question (hours), and whether a revocation ended them."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    table = csv.DictReader(lines, skipinitialspace=True)
+    lines = [
+        (number, line)
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.startswith("#")
+    ]
+    table = csv.DictReader((line for _, line in lines), skipinitialspace=True)
     columns = [column.strip().lower() for column in table.fieldnames or ()]
     table.fieldnames = columns
     if "lifetime_hours" not in columns:
-        fix = "It needs lifetime_hours, and may have revoked (1 or 0), gpu and zone."
+        fix = "Add it; revoked (1 or 0), gpu and zone are optional."
         raise DeclarationError(f"{name} has no column lifetime_hours", where="--source", fix=fix)
     filters: dict[str, Callable[[str], bool]] = {}
     if question.gpu:
@@ -299,9 +308,12 @@ def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:
         filters["zone"] = lambda zone: region_of(zone.lower()) == question.region
     missing = [column for column in filters if column not in columns]
     if missing:
-        raise DeclarationError(f"{name} has no column {missing[0]} to select by", where="--source")
+        what = f"{name} has no column {missing[0]}, by which the plan selects rows"
+        option = "--gpu" if missing[0] == "gpu" else "--region"
+        raise DeclarationError(what, where="--source", fix=f"Add it, or leave out {option}.")
     rows = []
-    for number, row in enumerate(table, 2):
+    for row in table:
+        number, _ = lines[table.line_num - 1]  # its line in the file, with comments and blank lines
         if all(test((row[column] or "").strip()) for column, test in filters.items()):
             rows.append(
                 _row(
@@ -320,14 +332,14 @@ def _row(name: str, number: int, row: dict[str, str]) -> tuple[float, bool]:
         hours = math.nan
     revoked = row.get("revoked", "1").lower()
     if not 0 <= hours < math.inf:
-        what = f"lifetime_hours must be a number from 0 on, not '{row['lifetime_hours']}'"
+        what = f"lifetime_hours must be a number of at least 0, not '{row['lifetime_hours']}'"
         fix = ""
     elif revoked not in (*_TRUE, *_FALSE):
         what = f"revoked must be 1 or 0, not '{revoked}'"
-        fix = "0 is a VM that lived at least this long."
+        fix = "Use 0 for a VM that lived at least this long."
     else:
         return hours, revoked in _TRUE
-    raise DeclarationError(f"{name}, row {number - 1}: {what}", where="--source", fix=fix)
+    raise DeclarationError(f"{name}, line {number}: {what}", where="--source", fix=fix)
 
 
 _SAME_ROUND_SECONDS = 5.0

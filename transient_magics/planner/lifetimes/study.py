@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 from ...errors import DeclarationError, PlanError, unknown
 from .kaplan_meier import Capped, Change, KaplanMeier, compare, continued
@@ -98,7 +98,7 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
         if name not in FORMULAS:
             raise unknown("formula", name, FORMULAS, where="--fit")
     if walled := [name for name in chosen if name not in sensible]:
-        what = f"The {walled[0]} has a wall at 24 hours, and Spot VMs have no such limit"
+        what = f"The {walled[0]} fit ends at 24 hours, but Spot VMs have no such limit"
         raise DeclarationError(
             what, where="--fit", fix="Choose early or weibull, or --provisioning-model preemptible."
         )
@@ -231,6 +231,9 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
     `capped` VMs are preemptible, so none of them lives beyond 25 hours, and ends from 24 hours on
     are not fitted. Raises PlanError if the formula cannot describe the observations at all.
     """
+    # Most plans need no fit, and this import takes as long as that of the rest of the planner.
+    from scipy import optimize
+
     family = _FAMILIES[formula]
     if capped:
         observed = observed.without_cap()
@@ -258,7 +261,7 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
         best = search(best.x)
     if best.fun >= _IMPOSSIBLE:
         raise PlanError(
-            f"No {formula} lifetime fits these observations",
+            f"The {formula} distribution cannot be fitted to these lifetimes",
             fix="Use the observed survival: --fit km.",
         )
     formula_model = family.build(best.x)
@@ -311,6 +314,8 @@ def as_published(revoked_hours: _Vector) -> tuple[Bathtub, float]:
     VMs that were not revoked are left out, so VMs appear to live shorter than they do. Use it for
     comparison, not for plans.
     """
+    from scipy import optimize
+
     hours = np.sort(np.asarray(revoked_hours, float))
     share = np.linspace(0, 1, len(hours))
 

@@ -139,7 +139,10 @@ class Workload:
     @property
     def called(self) -> str:
         """The name, and where it was measured: `run-1, measured on the emulator`."""
-        return f"{self.name}, {f'measured {PLACES[self.source]}' if self.source else 'counted, never measured'}"
+        return (
+            f"{self.name}, "
+            f"{f'measured {PLACES[self.source]}' if self.source else 'counted, never measured'}"
+        )
 
     @property
     def bytes_per_step(self) -> float:
@@ -249,8 +252,9 @@ class Workload:
                 ", ".join(dict.fromkeys(gpu_of(kind).upper() for kind in self.compute)) or "no GPU"
             )
             raise PlanError(
-                f"How fast {self.name} is on {gpu.upper()} is not known, measured were {measured}",
-                fix=f"Train it there for a minute, then plan with that run: workload='RUN' on {gpu}.",
+                f"The speed of {self.name} on {gpu.upper()} is unknown; measured: {measured}",
+                fix="Train it there for a minute, then plan with that run: workload='RUN' on "
+                f"{gpu}.",
             )
         return found
 
@@ -483,24 +487,28 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
     called = f"{name[:1].upper()}{name[1:]}"
     vocabulary = int(counts.get("vocabulary", 0))
     notes = [
-        f"{called} was never measured on Compute Engine: {gigaflops:.3g} GFLOPs for an example, {parameters:,} "
+        f"{called} was never measured on Compute Engine: {gigaflops:.3g} GFLOPs for an example, "
+        f"{parameters:,} "
         "parameters, counted."
     ]
     if estimated:
         notes = [
-            f"{called} was never measured on Compute Engine: {parameters:,} parameters, counted, and {gigaflops:.3g} "
-            "GFLOPs for a token, taken as 6 FLOPs for each parameter. Kaplan et al. (2020) count 6 for each parameter "
-            "outside of the embeddings, so with a large vocabulary this is too high."
+            f"{called} was never measured on Compute Engine: {parameters:,} parameters, counted, "
+            f"and {gigaflops:.3g} "
+            "GFLOPs for a token, taken as 6 FLOPs for each parameter. Kaplan et al. (2020) count "
+            "6 for each parameter outside of the embeddings, so with a large vocabulary this is "
+            "too high."
         ]
     if vocabulary:
         notes.append(
-            f"Its vocabulary is made with its data: one of {vocabulary:,} entries stands in, the size that the problem "
-            "declares."
+            f"Its vocabulary is made with its data: one of {vocabulary:,} entries stands in, the "
+            "size that the problem declares."
         )
     guess = "" if family else "its family was never measured"
     if beyond > 1:
         guess = (
-            f"the FLOPs of its mini-batch are beyond those that were measured, {least:.2g} to {most:.2g} G for each of "
+            f"the FLOPs of its mini-batch are beyond those that were measured, {least:.2g} to "
+            f"{most:.2g} G for each of "
             f"{throughput.BATCH_SIZE} examples"
         )
     return Workload(

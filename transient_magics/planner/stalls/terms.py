@@ -101,7 +101,7 @@ class StallMeasurement:
             for values_ in values["repeats"]
         )
         if not repeats:
-            raise ValueError("the stall measurement has no repeats")
+            raise ValueError("the measurement of stalls has no repeats")
         stalls = Stalls(
             values["kind"],
             tuple(values["names"]),
@@ -228,14 +228,15 @@ class Change:
     def __post_init__(self) -> None:
         if not 0 <= self.cache <= 1:
             raise DeclarationError(
-                f"cache={self.cache:g} is not a share of the data", fix="Use a number from 0 to 1."
+                f"cache must be a share of the data from 0 to 1, not {self.cache:g}"
             )
         for field in fields(self)[1:]:
             if not 0.01 <= getattr(self, field.name) <= 100:
-                what = f"{field.name}={getattr(self, field.name):g} is not a valid factor"
-                raise DeclarationError(
-                    what, fix="Use a factor from 0.01 to 100; 1 means unchanged."
+                what = (
+                    f"{field.name} must be a factor from 0.01 to 100, not "
+                    f"{getattr(self, field.name):g}"
                 )
+                raise DeclarationError(what, fix="Use 1 for no change.")
 
 
 _FACTORS = [field.name for field in fields(Change) if field.name != "cache"]
@@ -268,10 +269,11 @@ _UNEVEN = 0.1
 _REMEDIES: Mapping[str, str] = {
     "serialisation": "with larger mini-batches there are fewer steps, and so less to send "
     "(--hparams batch_size=..., or batch_size in the cell), and --wire bf16 halves what is sent",
-    "network": "workers nearer to the parameter servers (--zone with a single zone), fewer and faster GPUs, or --wire "
-    "bf16, which halves what is sent",
+    "network": "workers nearer to the parameter servers (--zone with a single zone), fewer and "
+    "faster GPUs, or --wire bf16, which halves what is sent",
     "contention": "one more parameter server shares the work (--ps {more})",
-    "preparation": "a VM with more cores prepares examples faster (--machine-type), or the records could contain "
+    "preparation": "a VM with more cores prepares examples faster (--machine-type), or the records "
+    "could contain "
     "prepared examples",
     "fetch": "a faster disk (--disk 200GB:ssd), or fewer bytes for each example",
 }
@@ -295,8 +297,12 @@ def advice(stalls: Stalls, servers: int = 1) -> str:
         return f"Fetching costs time in the first pass only: {fits}. There is no other stall."
     uneven = max(stalls.parts, key=lambda part: part.share)
     if uneven.share >= _UNEVEN:
-        often = f"{uneven.name} took {uneven.share:.0%} of a step on average, but varied between repeats"
-        return f"No stall is larger than the noise, but {often}: use more --repeats, or longer --seconds."
+        share = f"{uneven.share:.0%} of a step on average"
+        often = f"{uneven.name} took {share}, but varied between repeats"
+        return (
+            f"No stall is larger than the noise, but {often}: use more --repeats, or longer "
+            "--seconds."
+        )
     share = f"{min(stalls.compute.share, 1):.0%} of a step is computing"
     faster = "A faster GPU"
     if stalls.kind.partition("/")[0] == "cpu":
@@ -326,10 +332,10 @@ def terms_words(which: str, terms: StallMeasurement, change: Change) -> str:
     with_ = ""
     if "contention" in shown:
         with_ = f", {terms.workers} workers and --ps {terms.servers}"
-    computed = ", converted to these VMs" if moved else ""
+    computed = ", and recomputed for this plan" if moved else ""
     return (
-        f"A step on the {which}: {listed}{noise}, as {terms.run} measured on {terms.place.vcpus} vCPUs in "
-        f"{len(stalls.repeats)} repeats{with_}{computed}."
+        f"A step on the {which}: {listed}{noise}. Measured by {terms.run} on {terms.place.vcpus} "
+        f"vCPUs in {len(stalls.repeats)} repeats{with_}{computed}."
     )
 
 

@@ -33,7 +33,7 @@ _BEGIN_OF_NUMBER = re.compile(r"[+-]?\.?\d", re.ASCII)
 _EXPONENT_OF_WHOLE = re.compile(r"[+-]?[\d_]+[eE][+-]?[\d_]+", re.ASCII)
 _QUOTED_OR_BRACKETED = re.compile(r"[\[\](){}'\"]")
 _SEPARATES = re.compile(r"[\s,:=]")
-_KINDS = "a value is True, False, None, a number, a text, or a list or tuple of these"
+_KINDS = "a value must be True, False, None, a number, a text, or a list or tuple of these"
 
 
 def checked_value(value: object) -> Value:
@@ -44,7 +44,7 @@ def checked_value(value: object) -> Value:
     if isinstance(found, str):
         return checks.text(found)
     if len(repr(found)) > checks.LONGEST_TEXT:
-        raise ValueError(f"a value of more than {checks.LONGEST_TEXT} characters")
+        raise ValueError(f"the value has more than {checks.LONGEST_TEXT} characters")
     return found
 
 
@@ -153,13 +153,13 @@ def mask(text: str) -> str:
             inside = True
         elif letter in _CLOSING.values():
             if not closing or closing.pop() != letter:
-                raise ValueError(f"{_shown(text)} has a {letter} that closes nothing")
+                raise ValueError(f"{_shown(text)} has a {letter} without an opening bracket")
             inside = True
         shown.append("_" if inside else letter)
     if quote:
-        raise ValueError(f"{_shown(text)} has a quote {quote} that is never closed")
+        raise ValueError(f"{_shown(text)} has an opening quote {quote} without a closing one")
     if closing:
-        raise ValueError(f"{_shown(text)} lacks a {closing[-1]}")
+        raise ValueError(f"{_shown(text)} has no closing {closing[-1]}")
     return "".join(shown)
 
 
@@ -178,7 +178,7 @@ def _literal(text: str) -> Value:
     """Return the value of a Python literal. Raises ValueError, a clause."""
     if len(split(text, ",")) > 1:
         raise ValueError(
-            f"{_shown(text)} is more than one value; write a list in brackets, as [1,2]"
+            f"{_shown(text)} is more than one value; write a list in brackets, such as [1,2]"
         )
     try:
         with warnings.catch_warnings():
@@ -190,7 +190,7 @@ def _literal(text: str) -> Value:
         raise ValueError(f"{_shown(text)} is too large") from None
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         raise ValueError(
-            f"{_shown(text)} is not a Python literal; a text may stand in quotes, as 'a text'"
+            f"{_shown(text)} is not a Python literal; write a text in quotes, such as 'a text'"
         ) from None
     return _of_these_kinds(value)
 
@@ -226,4 +226,4 @@ def _of_these_kinds(value: Any) -> Value:
             return kind(value)
     if type(value) in (list, tuple):
         return type(value)(map(_of_these_kinds, value))
-    raise ValueError(f"{value!r:.40} is of type {type(value).__name__}, and {_KINDS}")
+    raise ValueError(f"{value!r:.40} has the type {type(value).__name__}, but {_KINDS}")

@@ -401,7 +401,7 @@ class Agent:
         Raises TransientError if the VM is under notice, or the run's files are missing.
         """
         if self._preempted:
-            raise TransientError("this VM is under notice")
+            raise TransientError("this VM has a preemption notice")
         folder = RunFolder(self._root / layout.RUNS / run)
         if not (folder.path / layout.RUN).is_file():
             raise TransientError(f"{layout.RUN} of {run} has not been copied to this VM yet")
@@ -410,7 +410,7 @@ class Agent:
     async def _begin(self, command: Begin) -> None:
         """Start a process of other work than a run; an exclusive one ends everything else here."""
         if self._preempted and not self._processes.has_begun(command):
-            raise TransientError("this VM is under notice")
+            raise TransientError("this VM has a preemption notice")
         if self._processes.is_exclusive(command):
             # The controller that should have ended it may have been lost.
             await self._end(lambda _: True)
@@ -430,7 +430,7 @@ class Agent:
             if role.assignment.run == run and of_chief and role.pid is not None:
                 role.signal(number)
                 return
-        raise TransientError(f"no chief of {run} runs on this VM")
+        raise TransientError(f"the chief of {run} does not run on this VM")
 
 
 def _parts(assignment: Assignment) -> Iterator[Assignment]:

@@ -74,7 +74,7 @@ class Processes:
         part.check()
         request = process_record.requested(part.folder)
         if request and request.attempt > begin.attempt:
-            raise TrainingError(f"attempt {begin.attempt} of {begin.work} is over")
+            raise TrainingError(f"attempt {begin.attempt} of {begin.work} has already ended")
         if process_record.has_ended(part.folder, begin.attempt):
             return
         if request is None or request.attempt < begin.attempt:
@@ -206,7 +206,7 @@ def _part(folder: Path, begin: Begin) -> Part:
     """Return this VM's part. Raises ValueError if the kind has none, or the task is invalid."""
     module = find(begin.kind, "on_vm.agent")
     if module is None:
-        raise ValueError(f"a VM has no process for a {KINDS[begin.kind]}")
+        raise ValueError(f"a {KINDS[begin.kind]} has no process on VMs")
     part: Part = module.PART(folder, begin)
     return part
 

@@ -286,7 +286,7 @@ class ForkServer:
             case {"ended": pid, "code": code}:
                 self._codes.pop(pid).set_result(code)
             case _:
-                raise ValueError(f"not an answer of a fork server: {json.dumps(message)}")
+                raise ValueError(f"the fork server sent an invalid answer: {json.dumps(message)}")
 
     def _die(self) -> None:
         """Close the socket, then kill the process.

@@ -130,7 +130,9 @@ def pack(folder: Path, target: Path, since: int = 0) -> Packed:
             return Packed(len(sizes), sum(sizes), digest, tuple(before.left_out))
         target.unlink(missing_ok=True)
         time.sleep(_PAUSE)
-    raise ValueError("it changes while it is packed: write files elsewhere and rename them into it")
+    raise ValueError(
+        "it changed while it was packed: write files elsewhere and rename them into it"
+    )
 
 
 def path_of(folder: Path, number: int) -> Path:

@@ -185,7 +185,7 @@ def _masked(crc: int) -> int:
 
 def _torn(path: Path, place: int, what: str) -> TrainingError:
     return TrainingError(
-        f"the record file {path.name} is torn: what begins at byte {place:,} {what}",
+        f"the record file {path.name} is damaged: the part at byte {place:,} {what}",
         fix="Delete it at its source, so that it is generated again.",
     )
 

@@ -26,7 +26,7 @@ _PIECE = 1 << 18
 _ROLE = (
     "The account that declared the cluster needs the role roles/storage.objectUser on the bucket."
 )
-_WAIT = "The controller brings one as soon as possible; until then checkpoints stay on the VM."
+_WAIT = "The controller sends one as soon as possible; until then checkpoints stay on the VM."
 
 
 class OvertakenError(TrainingError):
@@ -101,7 +101,9 @@ class Bucket:
         try:
             return json.loads(content), generation
         except (ValueError, RecursionError) as error:
-            raise TrainingError("the object is not JSON", where=f"{self.place}/{name}") from error
+            raise TrainingError(
+                "the object does not contain JSON", where=f"{self.place}/{name}"
+            ) from error
 
     def read(self, name: str) -> tuple[bytes | None, int]:
         """Return a small object and its generation; (None, 0) if there is none.
@@ -180,7 +182,7 @@ class Bucket:
                     ) from None
             if part.stat().st_size != file.size or checksum(part) != file.crc32c:
                 raise DamagedError(
-                    f"{file.name} is not what the manifest says", where=f"{self.place}/{name}"
+                    f"{file.name} differs from the manifest", where=f"{self.place}/{name}"
                 )
             os.replace(part, path)
         finally:
@@ -225,7 +227,9 @@ class Bucket:
                 while piece := answer.raw.read1(_PIECE):
                     sink.write(piece)
             except HTTPError as error:
-                raise ConnectionError(f"the download from Cloud Storage ended: {error}") from error
+                raise ConnectionError(
+                    f"the download from Cloud Storage ended early: {error}"
+                ) from error
 
     def list(self, prefix: str) -> list[Listed]:
         """Return the objects below `prefix`, oldest first."""
@@ -313,12 +317,14 @@ class Bucket:
             raise OvertakenError("another process wrote it first", where=where) from error
         except RefreshError as error:
             raise TrainingError(
-                "the VM has no token for the bucket now", where=where, fix=_WAIT
+                "the VM has no valid token for the bucket", where=where, fix=_WAIT
             ) from error
         except (Forbidden, GoogleAuthError) as error:
-            raise TrainingError("the VM may not use the bucket", where=where, fix=_ROLE) from error
+            raise TrainingError(
+                "the VM has no right to use the bucket", where=where, fix=_ROLE
+            ) from error
         except NotFound as error:
-            raise TrainingError("no such bucket or object", where=where) from error
+            raise TrainingError("the bucket or object does not exist", where=where) from error
         except (
             GoogleAPICallError,
             RetryError,

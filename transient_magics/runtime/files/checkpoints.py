@@ -87,6 +87,24 @@ class Checkpoints:
         found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
+    def find(self, step: int | None = None) -> int:
+        """Return `step` if it has a checkpoint; without it, the newest step.
+
+        Raises TrainingError if there is no such checkpoint.
+        """
+        steps = self.steps()
+        if not steps:
+            raise TrainingError("the run has no checkpoint yet", where=str(self._folder))
+        if step is None:
+            return steps[0]
+        if step not in steps:
+            raise TrainingError(
+                f"the run has no checkpoint of step {step:,}",
+                where=str(self._folder),
+                fix=f"Use one of these steps: {', '.join(map(str, steps))}.",
+            )
+        return step
+
     def prefix(self, step: int) -> Path:
         """Return TensorFlow's path of a checkpoint."""
         return self._folder / f"model.ckpt-{step}"
@@ -343,7 +361,7 @@ async def received_checkpoint(
     with tempfile.TemporaryDirectory(prefix="delivered-", dir=run) as place:
         paths = [await _receive(reader, file, message.step, Path(place)) for file in message.files]
         if not any(path.suffix == ".index" for path in paths):
-            raise ValueError("a checkpoint needs its index")
+            raise ValueError("the checkpoint has no index file")
         yield paths
 
 
@@ -355,7 +373,7 @@ def forget_deliveries(run: Path) -> None:
 
 async def _receive(reader: asyncio.StreamReader, file: File, step: int, folder: Path) -> Path:
     if not re.fullmatch(rf"model\.ckpt-{step}\.[\w.-]+", file.name):
-        raise ValueError(f"{file.name!r} is not a file of that checkpoint")
+        raise ValueError(f"{file.name!r} is not a file of the checkpoint")
     path = folder / file.name
     left = file.size
     digest = hashlib.sha256()
@@ -364,10 +382,12 @@ async def _receive(reader: asyncio.StreamReader, file: File, step: int, folder: 
             async with asyncio.timeout(_SILENT_SECONDS):
                 block = await reader.read(min(_BLOCK, left))
             if not block:
-                raise ConnectionError(f"{path.name} ended {left} bytes too early")
+                raise ConnectionError(
+                    f"the chief closed the connection {left:,} bytes before the end of {path.name}"
+                )
             digest.update(block)
             await asyncio.to_thread(target.write, block)
             left -= len(block)
     if digest.hexdigest() != file.sha256:
-        raise ValueError(f"{path.name} arrived damaged")
+        raise ValueError(f"{path.name} was damaged in transit")
     return path

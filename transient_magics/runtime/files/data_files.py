@@ -188,12 +188,15 @@ def _receive(stream: Any, file: dict[str, Any], place: Path) -> None:
         while left:
             block = stream.read(min(_BLOCK, left))
             if not block:
-                raise ConnectionError(f"{file['name']} ended {left} bytes too early")
+                raise ConnectionError(
+                    f"the chief closed the connection {left:,} bytes before the end of "
+                    f"{file['name']}"
+                )
             digest.update(block)
             target.write(block)
             left -= len(block)
     if digest.hexdigest() != file["sha256"]:
-        raise ValueError(f"{file['name']} arrived damaged")
+        raise ValueError(f"{file['name']} was damaged in transit")
     os.replace(part, place)
 
 

@@ -85,8 +85,8 @@ class Manifest:
         others = [other for other in self.checkpoints if other.step != checkpoint.step]
         if others and others[-1].step > checkpoint.step:
             raise TrainingError(
-                f"step {checkpoint.step} is too late: the manifest already has the checkpoint of "
-                f"step {others[-1].step}"
+                f"step {checkpoint.step} is out of date: the manifest already has the checkpoint "
+                f"of step {others[-1].step}"
             )
         every = (*others, checkpoint)
         best_step = self.best.step if self.best else None

@@ -73,7 +73,7 @@ class Records:
         self._keeper.generate(directory, temporary)
         if problem and not self._keeper.has_records():
             raise TrainingError(
-                f"{problem} generates no training records", fix="Look at its generator."
+                f"{problem} generates no training records", fix="Check its generator."
             )
         if place:
             shared_records.run("put", place, problem, directory, self._folder.bucket_token)
@@ -110,8 +110,8 @@ def copy_from_predecessor(folder: RunFolder, spec: RunSpec, what: What, director
 
 
 def _no_records(problem: str, place: str | None) -> TrainingError:
-    fix = f"Put there what {problem} generates, or leave --data-dir out: then they are made."
-    return TrainingError(f"no records of {problem} are in {place}", where="--data-dir", fix=fix)
+    fix = f"Put the records of {problem} there, or leave --data-dir out to generate them."
+    return TrainingError(f"{place} has no records of {problem}", where="--data-dir", fix=fix)
 
 
 async def serve_blocks(
@@ -136,7 +136,7 @@ async def serve_blocks(
         with (directory / block.file).open("rb") as file:
             sent = await loop.sendfile(writer.transport, file, block.offset, block.size)
         if sent < block.size:
-            raise ConnectionError(f"{block.file} is shorter than it was")
+            raise ConnectionError(f"the data file {block.file} was truncated while workers read it")
 
 
 def granted(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import TrainingError
+from ...errors import DeclarationError, TrainingError
 from ...files import write_atomically
 from ...protocol.agent_commands import Assignment
 from ...protocol.run import RunSpec
@@ -26,7 +26,7 @@ from ..tf.graph_mode import tensorflow
 from ..training.graph import variables
 from ..training.loading import import_tensorflow, load_model
 from ..training.reproducibility import fingerprint_weights
-from ..training.step_rules import PollSchedule, divisor, gradients_needed
+from ..training.step_rules import SMALLEST_RATE, PollSchedule, divisor, gradients_needed
 from ..training.usercode import sentence
 
 _RETRY_SECONDS = 600.0
@@ -80,6 +80,13 @@ class Keeper:
         self._trainable = load_model(
             self._folder, self._spec, self._folder.data_directory(self._spec)
         )
+        self._trainable.keep_vocabularies(self._folder.checkpoints)
+        fit = getattr(self._trainable, "fit", None)
+        if fit and fit.callbacks and not self._spec.callbacks:
+            raise DeclarationError(
+                "the callbacks of model.fit are called only if the run was checked",
+                fix="Leave --no-check out.",
+            )
 
     @property
     def batch(self) -> int:
@@ -116,6 +123,10 @@ class Keeper:
     def generate(self, directory: Path, temporary: Path) -> None:
         """Generate the data files that all workers share."""
         self._trainable.generate(str(directory), str(temporary))
+
+    def training_results(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return the training metrics of an epoch whose steps added up to `sums`."""
+        return self._trainable.training_results(sums)
 
     def build(self) -> None:
         """Read the graph from the file of an earlier process, or build it."""
@@ -238,7 +249,7 @@ class Keeper:
         TrainingError for a checkpoint of another model.
         """
         if missing := self._variables.trained - values.keys():
-            raise _another_model(f"the checkpoint has no {min(missing)}")
+            raise _another_model(f"the checkpoint has no variable {min(missing)}")
         operations: list[Any] = []
         feeds: dict[Any, Any] = {}
         size = 0
@@ -254,7 +265,7 @@ class Keeper:
                 saved = tuple(value.shape)
                 built = tuple(placeholder.shape.as_list())
                 raise _another_model(
-                    f"{name} has the shape {saved} in the checkpoint and {built} in the model"
+                    f"{name} has the shape {saved} in the checkpoint, but {built} in the model"
                 )
             operations.append(loading.operation)
             feeds[placeholder] = value
@@ -290,10 +301,10 @@ class Keeper:
         if names[0] in self._variables.trained:
             fix = "Lower learning_rate"
         else:
-            fix = "Look at the layer that assigns it"
+            fix = "Check the layer that assigns it"
         if steps := [step for step in self._checkpoints.steps() if step != writing]:
-            fix += f"; the checkpoint of step {steps[0]:,} is from before"
-        what = f"{names[0]} is not finite any more at step {self._read_step():,}{more}"
+            fix += f"; the checkpoint of step {steps[0]:,} is still finite"
+        what = f"{names[0]} is no longer finite at step {self._read_step():,}{more}"
         raise NotFiniteError(what, fix=f"{fix}.")
 
     def _save(self) -> Saved:
@@ -336,7 +347,7 @@ def start_server(assignment: Assignment, threads: int) -> str:
 
 def _another_model(what: str) -> TrainingError:
     return TrainingError(
-        what, where="--resume", fix="Resume it with the model that it was trained with."
+        what, where="--resume", fix="Use the model with which the checkpoint was trained."
     )
 
 
@@ -373,7 +384,7 @@ def release(server: str, number: int) -> None:
         except grpc.RpcError as error:
             why = error.details() if isinstance(error, grpc.Call) else str(error)
             raise ConnectionError(
-                f"{server} keeps the session of worker number {number}: {why}"
+                f"{server} could not close the session of worker number {number}: {why}"
             ) from error
 
 
@@ -401,7 +412,11 @@ class Rounds(threading.Thread):
         self._spec = spec
         self._failed = failed
         self.live = 0
-        """Number of workers that train; the chief sets it after each event."""
+        """Number of workers that train; the chief sets this and the next two after each event."""
+        self.limit = 0
+        """Global step after which no round ends."""
+        self.rate = 1.0
+        """Factor of the learning rate."""
 
     def run(self) -> None:
         """End rounds, through as many sessions as that takes."""
@@ -440,11 +455,11 @@ class Rounds(threading.Thread):
             with keeper.still:
                 number, step, complete = read()
                 enough = gradients_needed(self.live, spec.backup_workers)
-                if complete >= enough and step < spec.train_steps:
+                if complete >= enough and step < self.limit:
                     feeds = {
                         accumulators.round: number,
                         accumulators.needed: enough,
-                        keeper.divisor: rate_divisor,
+                        keeper.divisor: rate_divisor / max(self.rate, SMALLEST_RATE),
                     }
                     step = session.run(accumulators.update, feeds, options=options)
                     polls.happened(time.monotonic() - began)

@@ -99,9 +99,9 @@ def _check_metrics(trainable: Trainable, spec: RunSpec) -> None:
     }
     for option, objective in judging.items():
         if objective and objective.metric not in metrics:
-            what = f"evaluations of this model have no '{objective.metric}'"
+            what = f"evaluations of this model have no metric '{objective.metric}'"
             raise DeclarationError(
-                what, where=option, fix=f"They have {', '.join(sorted(metrics))}."
+                what, where=option, fix=f"Use one of: {', '.join(sorted(metrics))}."
             )
 
 

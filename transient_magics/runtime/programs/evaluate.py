@@ -103,10 +103,25 @@ def evaluate(
     seconds: float = _SECONDS,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
+    """Evaluate a checkpoint on the dev split, as `evaluate_model` does, with the run's model."""
+    trainable = load_model(folder, spec, folder.data_directory(spec))
+    return evaluate_model(trainable, folder, spec, step, seconds, before)
+
+
+def evaluate_model(
+    trainable: Trainable,
+    folder: RunFolder,
+    spec: RunSpec,
+    step: int | None,
+    seconds: float = _SECONDS,
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Evaluate a checkpoint on the dev split.
 
     Parameters
     ----------
+    trainable
+        The model of the run.
     folder, spec
         Folder and declaration of the run.
     step
@@ -121,15 +136,10 @@ def evaluate(
     dict
         The answer as printed.
     """
-    trainable = load_model(folder, spec, folder.data_directory(spec))
     # Random examples are the same in each evaluation.
     seed_process(spec.program_seed, "evaluation")
     checkpoints = Checkpoints(folder.checkpoints)
-    steps = checkpoints.steps()
-    if not steps or (step is not None and step not in steps):
-        raise TrainingError("there is no checkpoint to evaluate", where=str(folder.checkpoints))
-    if step is None:
-        step = steps[0]
+    step = checkpoints.find(step)
     run_pass = partial(_run_pass, trainable, spec, checkpoints, step)
     part: dict[str, Any] = {}
     if isinstance(trainable, OwnModel):

@@ -165,8 +165,12 @@ def decode(
     kept = Checkpoints(folder.checkpoints).steps()
     steps = [older for older in kept if older <= step][:average]
     if len(steps) < average:
-        what = f"only {len(steps)} of the {average} checkpoints to average are here"
-        raise TrainingError(what, where="average", fix="A run keeps as many as --keep says.")
+        what = f"only {len(steps)} of {average} checkpoints to average are available"
+        raise TrainingError(
+            what,
+            where="average",
+            fix="Average fewer; --keep sets how many checkpoints a run keeps.",
+        )
     features = read_arrays(inputs)
 
     def build(trainable: Trainable) -> ServingGraph:
@@ -205,7 +209,9 @@ def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target
 
 
 def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[str, Any]:
-    """Write a Keras model's weights by name, and the features of two examples (zeros) by key.
+    """Write a Keras model's weights by name, what its preprocessing layers learned, and two examples.
+
+    The examples are those with which the model was first used, by key.
 
     Returns
     -------
@@ -217,8 +223,8 @@ def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[
     built = trainable.keras_model if isinstance(trainable, OwnModel) else None
     if not isinstance(trainable, OwnModel) or not built:
         raise TrainingError(
-            "the cell defines model_fn, and no Keras model",
-            fix="run.predict and run.export use it.",
+            "the cell defines model_fn instead of a Keras model",
+            fix="Use run.predict or run.export.",
         )
     values = Checkpoints(folder.checkpoints).read(step)
     names = weight_names(built.model.weights)
@@ -229,7 +235,8 @@ def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[
     keys = [key for _, key in leaves(trainable.features)]
     features = dict(zip(keys, (value for _, value in leaves(built.example)), strict=True))
     arrays = {f"weight {name}": _as_float32(values[name]) for name in names}
-    write_arrays(outputs, {**features, **arrays})
+    vocabularies = {f"learned {name}": value for name, value in trainable.learned.items()}
+    write_arrays(outputs, {**features, **arrays, **vocabularies})
     return {"weights": names, "features": keys, "given": described(trainable.features)}
 
 
@@ -263,8 +270,8 @@ def _prepare(trainable: Trainable, spec: RunSpec, own: str) -> None:
     except Exception as error:
         if own not in str(error):
             raise
-        what = f"{spec.problem} needs a vocabulary that was made with its data"
-        fix = "Give its folder on this machine: data_dir=FOLDER."
+        what = f"{spec.problem} needs the vocabulary that was generated with its data"
+        fix = "Name its folder on this machine: data_dir=FOLDER."
         raise TrainingError(what, fix=fix) from error
 
 
@@ -297,12 +304,12 @@ def _fit(name: str, array: Any, placeholder: Any) -> Any:
     )
     if not fits:
         sizes = ", ".join("any" if size is None else str(size) for size in shape[1:])
-        what = f"{name} has the shape {array.shape}, where a batch of ({sizes}) is needed"
-        raise TrainingError(what, fix="The first dimension counts the examples.")
+        what = f"{name} must be a batch of ({sizes}), but has the shape {array.shape}"
+        raise TrainingError(what, fix="The first dimension must count the examples.")
     cast = array.astype(kind.as_numpy_dtype)
     if (kind.is_integer or kind.is_bool) and not (cast == array).all():
-        what = f"{name} has values that are not {kind.name}"
-        fix = "Give examples as the problem's generator does; the model scales them."
+        what = f"{name} has values that {kind.name} cannot represent"
+        fix = "Pass examples as the problem's generator returns them; the model scales them."
         raise TrainingError(what, fix=fix)
     return cast
 
@@ -333,10 +340,7 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
     try:
         spec = folder.spec()
         offset = spec.line_offset
-        steps = Checkpoints(folder.checkpoints).steps()
-        if not steps or given.step not in (None, *steps):
-            raise TrainingError("there is no checkpoint to restore", where=str(folder.checkpoints))
-        step = steps[0] if given.step is None else given.step
+        step = Checkpoints(folder.checkpoints).find(given.step)
         data = given.data
         if not data and not kept_vocabularies(folder.checkpoints) and spec.data_folder:
             # A folder of the VMs, which this machine may have too.

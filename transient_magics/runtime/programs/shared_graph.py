@@ -62,7 +62,7 @@ def _refuse_gpu_checks() -> None:
 
     def refuse(*_: object) -> NoReturn:
         raise TrainingError(
-            "the model checks for a GPU, and this VM has none: workers build its graph themselves"
+            "the model checks for a GPU, but this VM has none: each worker builds its own graph"
         )
 
     everything()

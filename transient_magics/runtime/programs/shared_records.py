@@ -100,7 +100,7 @@ def _read(values: Any) -> tuple[str, list[File]]:
         raise TrainingError(f"the manifest of the records cannot be read: {error!r}") from error
     is_valid = _PART.fullmatch(folder.removesuffix("/"))
     if not is_valid or not all(_NAME.fullmatch(file.name) for file in files):
-        raise TrainingError("the manifest of the records names files that lead elsewhere")
+        raise TrainingError("the manifest of the records names files outside of its folder")
     return folder, files
 
 

@@ -184,7 +184,7 @@ def _restore_newest(
         return {"step": checkpoint.step, "refused": refused}
     if refused and here is None:
         raise TrainingError(
-            "every checkpoint of the run differs from its manifest", where="; ".join(refused)
+            "all checkpoints of the run differ from their manifest", where="; ".join(refused)
         )
     return {"step": here, "refused": refused}
 

@@ -67,7 +67,7 @@ def load_model(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
     CellError
         For an exception in the cell.
     DeclarationError
-        For an unknown or unsupported model, problem or hyper-parameter.
+        For an unknown or unsupported model, problem or hyperparameter.
     """
     provide_packages(folder)
     import_tensorflow(spec)

@@ -35,10 +35,12 @@ _stream: random.Random | None = None
 TRAINING = "training"
 EVALUATION = "evaluation"
 WEIGHTS = "weights"
+VOCABULARIES = "vocabularies"
 _DIFFERENT = {
     WEIGHTS: "its model has weights with other names, shapes or order",
     TRAINING: "it has another number of training examples",
     EVALUATION: "it has other evaluation examples",
+    VOCABULARIES: "its preprocessing layers have other vocabularies",
 }
 _COMPARED_ROWS = 4096
 """Number of rows of a larger array that are compared, evenly spaced."""
@@ -325,7 +327,7 @@ def parse_fingerprint(text: str) -> dict[str, str]:
         found = checks.parsed_object(text.encode())
     parts = {name: value for name, value in found.items() if isinstance(value, str)}
     if parts.keys() != found.keys() or not parts.keys() <= _DIFFERENT.keys():
-        raise ValueError(f"not a fingerprint of a program: {text:.80}")
+        raise ValueError(f"{text:.80} is not a fingerprint of a program")
     if EVALUATION in parts:
         _read(parts[EVALUATION])
     return parts
@@ -389,4 +391,4 @@ def _read(text: str) -> tuple[str, float, float]:
         case [str() as digest, float() as total, float() as magnitude]:
             return digest, total, magnitude
         case _:
-            raise ValueError(f"not a checksum of arrays: {text:.80}")
+            raise ValueError(f"{text:.80} is not a checksum of arrays")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+SMALLEST_RATE = 1e-12
+"""The least factor of a learning rate: 0 would make its divisor infinite."""
 _SHORTEST = 0.001
 _LONGEST = 0.05
 _SHARE = 0.1

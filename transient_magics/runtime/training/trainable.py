@@ -86,6 +86,8 @@ class Objective:
         padding.
     disturbances
         Function that builds operations on the variables, run once after each applied step.
+    metrics
+        What the mini-batch adds to the training metrics, a vector of sums; None without epochs.
     """
 
     loss: Any
@@ -95,6 +97,7 @@ class Objective:
     slower: Callable[[Any], Any]
     weight: Any
     disturbances: Callable[[], Sequence[Any]] = tuple
+    metrics: Any = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,10 @@ class Trainable(Protocol):
 
     def generate(self, directory: str, temporary: str) -> None:
         """Create the data files that all workers share."""
+        ...
+
+    def keep_vocabularies(self, checkpoints: Path) -> None:
+        """Write what else a checkpoint of the model needs into the folder of the checkpoints."""
         ...
 
     def record_files(self) -> Sequence[Path]:

@@ -393,20 +393,22 @@ class Blocks:
         began = time.monotonic()
         answer = ask(stream, Fetch(name=str(content.number)))
         if answer.get("size") != content.size:
-            raise ValueError(f"it has {answer.get('size')} bytes and not {content.size}")
+            raise ValueError(f"it has {answer.get('size')} bytes instead of {content.size}")
         buffer = bytearray(content.size)
         place = 0
         view = memoryview(buffer)
         while place < content.size:
             read = stream.readinto(view[place : place + _PIECE])
             if not read:
-                raise ConnectionError(f"it ended {content.size - place} bytes too early")
+                raise ConnectionError(
+                    f"the connection closed {content.size - place:,} bytes before its end"
+                )
             place += read
             self.moved()
         view.release()
         whole = bytes(buffer)
         if google_crc32c.value(whole) != content.crc32c:
-            raise ValueError("it arrived damaged")
+            raise ValueError("it was damaged in transit")
         if self._bucket is not None:
             self._bucket.compare(content.size, time.monotonic() - began)
         return whole
@@ -506,7 +508,9 @@ class BucketBlocks:
             bucket.read_range(name, block.offset, block.size, arriving, limit)
             content = bytes(arriving.content)
             if len(content) != block.size or google_crc32c.value(content) != block.crc32c:
-                raise ValueError("the file differs from the copy on ps-0, or it arrived damaged")
+                raise ValueError(
+                    "the file differs from the copy on ps-0, or it was damaged in transit"
+                )
         except (TrainingError, OSError, ValueError) as error:
             self._failed(began, error)
             return None
@@ -566,7 +570,7 @@ class _Arriving:
 
     def write(self, piece: bytes) -> int:
         if time.monotonic() > self._until:
-            raise TimeoutError(f"the bucket has not sent it within {self._limit:.0f} s")
+            raise TimeoutError(f"the bucket did not send it within {self._limit:.0f} s")
         self.content += piece
         self._moved()
         return len(piece)

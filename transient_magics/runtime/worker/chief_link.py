@@ -55,6 +55,10 @@ class ChiefLink:
         """Workers that train, as last reported by the chief."""
         self.batch: tuple[int, float] | None = None
         """Mini-batch that the chief assigned, and the share of its gradient; None: the declared."""
+        self.limit: int | None = None
+        """Global step at which to wait for the chief; None: do not wait."""
+        self.rate = 1.0
+        """Factor of the learning rate that the chief sent."""
         self.save_requested = threading.Event()
         """Set when the chief requests a checkpoint of this worker."""
         self.connected = threading.Event()
@@ -201,6 +205,9 @@ class ChiefLink:
                 self.active = message.active
             case messages.Batch():
                 self.batch = message.size, message.share
+            case messages.Proceed():
+                self.limit = message.limit
+                self.rate = message.rate
             case messages.Take():
                 self.measures.put(message)
             case messages.Save():
@@ -211,7 +218,7 @@ class ChiefLink:
                 self._stop(message.reason)
             case messages.Refused() if self.number is None:
                 # Raised so that `_run` connects again after a pause.
-                raise ConnectionRefusedError("the chief of the previous run still answers here")
+                raise ConnectionRefusedError("the chief of the previous run still has this address")
             case messages.Refused():
                 self._stop("told to leave")  # the chief of a later run has this address
             case None:

@@ -50,7 +50,7 @@ def require_gpu(name: str, server: Any, threads: int) -> None:
     with tensorflow().Session(server.target, config=placement.plain_config(threads)) as session:
         found = any(device.device_type == "GPU" for device in session.list_devices())
     if not found:
-        raise GpuUnseenError(f"TensorFlow does not see its GPU ({name}): {likely_reason()}")
+        raise GpuUnseenError(f"TensorFlow cannot use the GPU ({name}): {likely_reason()}")
 
 
 def likely_reason(driver: Path = _DRIVER) -> str:
@@ -209,22 +209,27 @@ class DelayedPush:
         self._stop = stop
         self._computed = [built.loss, built.before, built.examples, built.weight]
         self._computed += [built.fed, built.pulled, built.forward]
+        self._metrics: list[Any] = []
+        if built.metrics is not None:
+            self._metrics.append(built.metrics)
         self._pushed = [built.after, built.backward]
         self._pushing = 0.0
 
     def take(self, session: Any, feeds: Mapping[Any, Any], pace: float) -> tuple[Any, ...]:
         """Take one step that lasts `pace` seconds, or as long as it takes.
 
-        Returns loss, global step before and after, examples, weight, and the moments of
-        `meter.moments`. Once `stop` is set, gradients are pushed immediately.
+        Returns loss, global step before and after, examples, weight, and the values of
+        `meter.moments` and `meter.metrics`. Once `stop` is set, gradients are pushed immediately.
         """
         began = time.monotonic()
         share = self._built.share
         first = {key: value for key, value in feeds.items() if key is not share}
-        step = session.partial_run_setup([*self._computed, *self._pushed], [*feeds])
-        loss, before, examples, weight, *seen = session.partial_run(step, self._computed, first)
+        computed = [*self._computed, *self._metrics]
+        step = session.partial_run_setup([*computed, *self._pushed], [*feeds])
+        loss, before, examples, weight, *seen = session.partial_run(step, computed, first)
+        moments = seen[:3]
         self._stop.wait(max(0.0, pace - self._pushing - (time.monotonic() - began)))
         pushed = time.monotonic()
         after, backward = session.partial_run(step, self._pushed, {share: feeds[share]})
         self._pushing = time.monotonic() - pushed
-        return loss, before, after, examples, weight, [*seen, backward]
+        return loss, before, after, examples, weight, [*moments, backward], seen[3:]

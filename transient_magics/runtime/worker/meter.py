@@ -18,6 +18,7 @@ from typing import Any
 
 from ...files import write_atomically
 from ...protocol import layout
+from ...protocol.chief_messages import EPOCHS
 from ...protocol.step_parts import Operation, StepParts, Trace, packed
 from ..folder import RunFolder
 from ..role import log
@@ -72,6 +73,8 @@ class Meter:
         self._traced = 0.0
         self._gradients: list[Gradients] = []
         self._parts = StepParts()
+        self._epochs: dict[int, list[Any]] = {}
+        """Number of steps of each epoch, and the sum of what they add to its training metrics."""
 
     def add(
         self,
@@ -125,6 +128,16 @@ class Meter:
             self._staleness += staleness
             self._parts = self._parts.plus(parts)
 
+    def add_metrics(self, epoch: int, added: Any) -> None:
+        """Add what a step adds to the training metrics of an epoch, a NumPy vector."""
+        with self._lock:
+            sums = self._epochs.get(epoch)
+            if sums is None:
+                self._epochs[epoch] = [1, added.astype("float64")]
+            else:
+                sums[0] += 1
+                sums[1] += added
+
     def traced(self, seconds: float) -> None:
         """Add a traced step of `seconds`: no sum counts it, and its time is reported separately."""
         with self._lock:
@@ -162,6 +175,11 @@ class Meter:
             for name in ("squared", "signal", "noise") if self._gradients else ():
                 values = [getattr(gradients, name) for gradients in self._gradients]
                 line[f"gradient_{name}"] = float(f"{sum(values) / len(values):.6g}")
+            if self._epochs:
+                line[EPOCHS] = {
+                    str(epoch): [steps, *map(_rounded, added)]
+                    for epoch, (steps, added) in self._epochs.items()
+                }
             self._clear()
             return line
 
@@ -179,6 +197,14 @@ class Meter:
         self._traced = 0.0
         self._gradients = []
         self._parts = StepParts()
+        self._epochs = {}
+
+
+def _rounded(value: float) -> float | None:
+    """Return nine digits of a number; None for one that is not finite, which JSON lacks."""
+    if math.isfinite(value):
+        return float(f"{value:.9g}")
+    return None
 
 
 # The parts of one step's seconds, from moments that its graph records.
@@ -195,6 +221,13 @@ def moments(built: WorkerGraph) -> list[object]:
     return [built.fed, built.pulled, built.forward, built.backward]
 
 
+def metrics(built: WorkerGraph) -> list[object]:
+    """Return the fetch of what a step adds to the training metrics; empty if it adds nothing."""
+    if built.metrics is None:
+        return []
+    return [built.metrics]
+
+
 def fetches(built: WorkerGraph) -> list[object]:
     """Return the fetches of an asynchronous step; measures time the same step."""
     return [
@@ -204,6 +237,7 @@ def fetches(built: WorkerGraph) -> list[object]:
         built.examples,
         built.weight,
         moments(built),
+        metrics(built),
         built.step,
     ]
 

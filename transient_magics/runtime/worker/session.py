@@ -24,7 +24,7 @@ from ..tf.graph_mode import tensorflow
 from ..training.batching import MiniBatch
 from ..training.examples import Examples
 from ..training.graph.worker import WorkerGraph
-from ..training.step_rules import divisor
+from ..training.step_rules import SMALLEST_RATE, divisor
 from ..training.usercode import reason, sentence
 from . import gpu
 from .blocks import Blocks
@@ -34,6 +34,8 @@ from .graph import FinishedGraph, GraphMaker
 from .meter import Meter, NoiseProbe, Tracer, whole
 from .steps import AsynchronousStep, LocalVariables, StepResult, SynchronousStep
 
+_LIMIT_SECONDS = 0.01
+"""Pause between two checks whether the chief lets training continue after an epoch."""
 _POLL_SECONDS = 0.1
 """Pause between two checks whether an unreachable parameter server is back."""
 _CLOSE_SECONDS = 2.0
@@ -43,7 +45,7 @@ _CLOSE_LOST_SECONDS = 0.2
 Closing hangs where the session's server is gone, and the next session should not wait for it.
 """
 _END_POLL_SECONDS = 0.5
-"""Pause between two reads of the global step after the last step."""
+"""Pause between two reads of the global step while it waits for the chief."""
 _SESSIONS_COUNTED_ALIVE = 3
 """Successive sessions without a step that count as progress for the watchdog.
 
@@ -233,7 +235,7 @@ class Training:
         """Raise TrainingError if sessions fail without a step and the graph may be the cause."""
         if self._fruitless >= _SESSIONS_BEFORE_FAILURE and placement.may_be_own(error):
             why = reason(error, self._spec.line_offset)
-            raise TrainingError(f"no step succeeds: {why}") from error
+            raise TrainingError(f"all steps fail: {why}") from error
 
     # --- the session -----------------------------------------------------------------------------
     def _open(self) -> Any:
@@ -280,8 +282,13 @@ class Training:
         first_of_session = True
         last_size = 0
         last_seconds = 0.0
+        step = int(session.run(self._built.before))
         previous_end = time.monotonic()
         while not self.stop.is_set():
+            if step >= self._limit:
+                step = self._wait_for_chief(session, step)
+                previous_end = time.monotonic()
+                continue
             started = time.monotonic()
             if started + max(meter.usual, last_seconds) > self.leave_at:
                 # The VM would end within another step, and the barrier might wait for it.
@@ -311,18 +318,16 @@ class Training:
             self._fruitless = 0
             self._examples.stepped()
             last_seconds = now - started
+            step = int(result.after)
             if not result.counted:
                 # The gradient came too late for its round, or the round was lost. It is not a step
                 # of the run, but from now on the barrier waits for this worker. `previous_end`
                 # stays, so that the next step reports this time as waited.
-                self._link.report_stepping(
-                    loss=None, samples=0, program=self._maker.fingerprint
-                )
+                self._link.report_stepping(loss=None, samples=0, program=self._maker.fingerprint)
                 continue
             first_of_run = not meter.steps
             if tracing:
                 # A traced step is slow: the tracer has it, and no speed counts it.
-                step = int(result.after)
                 self._tracer.took(tracing, step, result.clock, last_seconds, meter.usual)
                 meter.traced(now - previous_end)
             else:
@@ -349,30 +354,43 @@ class Training:
                     self._link.send_metrics()
             if self._link.save_requested.is_set():
                 self._save(session)
-            if self._local and self._local.is_due(int(result.after)):
+            if self._local and (step >= self._limit or self._local.is_due(step)):
                 self._hand_over(session)
-            if result.after >= self._spec.train_steps:
-                self._wait_for_end(session)
-                previous_end = time.monotonic()
-            else:
+            if step < self._limit:
                 previous_end += self._measure_noise(session, size, share)
 
-    def _wait_for_end(self, session: Any) -> None:
-        """Wait after the last step, until `stop` is set or the run has steps left again.
+    @property
+    def _limit(self) -> int:
+        """The global step at which to wait for the chief: the run's last step, or an epoch's."""
+        limit = self._link.limit
+        if limit is None:
+            return self._spec.train_steps
+        return min(limit, self._spec.train_steps)
 
-        No worker steps beyond the end: the chief stops all of them once it reads this step. If a
-        parameter server is lost before that, the run returns to its last checkpoint, and this
-        worker has to step again. Then the session fails, or the global step is a smaller one.
+    def _wait_for_chief(self, session: Any, step: int) -> int:
+        """Report the steps so far, and wait at the limit until `stop` is set or steps are left.
+
+        No worker steps beyond the end: the chief stops all of them once it reads this step. At the
+        end of an epoch it moves the limit after the callbacks were called. If a parameter server is
+        lost in between, the run returns to its last checkpoint, and this worker has to step again.
+        Then the session fails, or the global step is a smaller one. Returns the global step.
         """
         self._link.send_metrics()
-        while not self.stop.wait(_END_POLL_SECONDS):
+        used_at = time.monotonic()
+        while step >= self._limit and not self.stop.wait(_LIMIT_SECONDS):
             self._mark_alive()
-            step = int(session.run(self._built.before))
-            if step < self._spec.train_steps:
-                log(f"the run is back at step {step}: stepping again")
+            if time.monotonic() - used_at < _END_POLL_SECONDS:
+                continue
+            used_at = time.monotonic()
+            found = int(session.run(self._built.before))
+            if found < step:
+                log(f"the run is back at step {found}: stepping again")
                 if self._local:
                     self._local.pull(session)
-                return
+            elif self._local:
+                self._hand_over(session)
+            step = found
+        return step
 
     def _next_batch(self) -> tuple[int, float]:
         """Return the number of examples of the next step, and the share of its gradient.
@@ -454,6 +472,9 @@ class Training:
             divisor=rate_divisor,
             parts=split,
         )
+        if result.metrics is not None and self._spec.epoch_steps:
+            epoch = (int(result.after) - 1) // self._spec.epoch_steps
+            self.meter.add_metrics(epoch, result.metrics)
 
     def _report_first_step(self, loss: float) -> None:
         """Report the first step of this worker to the chief: from now on it counts as training."""
@@ -527,12 +548,13 @@ class Training:
     def _rate_divisor(self) -> float:
         """Return the divisor of the learning rate for the workers that train now."""
         spec = self._spec
-        return divisor(
+        found = divisor(
             spec.lr_policy,
             synchronous=spec.mode == "sync",
             active=self._link.active,
             slots=spec.max_workers,
         )
+        return found / max(self._link.rate, SMALLEST_RATE)
 
 
 def _free_port() -> int:

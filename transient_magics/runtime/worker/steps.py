@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..tf.graph_mode import tensorflow
 from ..training.graph.worker import WorkerGraph
 from ..training.step_rules import PollSchedule
 from .gpu import DelayedPush
-from .meter import fetches, moments, parts
+from .meter import fetches, metrics, moments, parts
 
 _LEAST_SECONDS = 1.0
 _SHARE = 0.05
@@ -43,6 +43,8 @@ class StepResult:
     """Start of the computation, in seconds since 1970."""
     waited: float = 0.0
     """Seconds at the barrier."""
+    metrics: Any = None
+    """What it adds to the training metrics, a vector; None without epochs."""
     counted: bool = True
     """False for a gradient that came too late for its round, or was lost with the round."""
 
@@ -68,9 +70,11 @@ class AsynchronousStep:
             values = self._delayed.take(session, feeds, pace)
         else:
             *values, _ = session.run(self._fetches, feeds, **tracing)
-        loss, before, after, examples, weight, seen = values
+        loss, before, after, examples, weight, seen, added = values
         split = parts(clock, seen, time.time())
-        return StepResult(loss, before, after, examples, weight, split, clock)
+        return StepResult(
+            loss, before, after, examples, weight, split, clock, metrics=_first(added)
+        )
 
 
 class SynchronousStep:
@@ -105,12 +109,12 @@ class SynchronousStep:
             self._read_position = session.make_callable([built.current_round, built.current_step])
             self._position = self._read_position()
         number, before = self._position
-        fetched = [built.loss, built.examples, built.seen, moments(built), built.step]
+        fetched = [built.loss, built.examples, built.seen, moments(built), metrics(built)]
         self._stop.wait(max(0.0, pace - self._computing))
         began = time.monotonic()
         clock = time.time()
-        loss, examples, seen, moved, _ = session.run(
-            fetched, {**feeds, built.round: number}, **tracing
+        loss, examples, seen, moved, added, _ = session.run(
+            [*fetched, built.step], {**feeds, built.round: number}, **tracing
         )
         pushed = time.monotonic()
         split = parts(clock, moved, time.time())
@@ -125,7 +129,13 @@ class SynchronousStep:
         after = self._position[1]
         # A round that ended without a step was lost with a parameter server.
         counted = seen == number and after > before
-        return StepResult(loss, before, after, examples, 0.0, split, clock, waited, counted)
+        return StepResult(
+            loss, before, after, examples, 0.0, split, clock, waited, _first(added), counted
+        )
+
+
+def _first(added: Sequence[Any]) -> Any:
+    return added[0] if added else None
 
 
 class LocalVariables:

@@ -43,7 +43,7 @@ def block_mean(series: Sequence[float] | NDArray[np.float64]) -> BlockMean:
     """
     values = np.asarray(series, float)
     if values.ndim != 1 or len(values) < LEAST_VALUES or not np.isfinite(values).all():
-        raise PlanError(f"A block average takes a series of {LEAST_VALUES} finite numbers or more")
+        raise PlanError(f"A block average needs a series of at least {LEAST_VALUES} finite numbers")
     from scipy.stats import chi2
 
     mean = float(values.mean())

@@ -80,7 +80,7 @@ class Bags(Works[BagSpec]):
         """Check that results of a bag can be read here. Raises ClusterError."""
         if not artifacts.can_read():
             raise ClusterError(
-                f"The controller of {self.directory.name} has no NumPy, which a bag needs",
+                f"A bag needs NumPy, which the controller of {self.directory.name} does not have",
                 fix=install_extra("bags"),
             )
 
@@ -176,7 +176,7 @@ class Bags(Works[BagSpec]):
     def record(self, bag: str, event: b.BagEvent) -> bool:
         """Record an event unless the journal has it; return False if it does not fit the state."""
         present = self.state.of(DeclaredBag)[bag]
-        return present.over or event.time <= present.heard or self.recorder.record(event)
+        return present.over or event.time <= present.reported_at or self.recorder.record(event)
 
     def counts(self, bag: str, event: b.BagResult) -> bool:
         """Return whether a result counts for its job; arrays of other results are not copied."""
@@ -241,7 +241,7 @@ class _Follower(OnVm):
             self._learnt = event.results
         with self._bags.receiving(self._dask):
             if not self._bags.record(self.name, event):
-                raise RejectedEventError("it does not fit the earlier reports")
+                raise RejectedEventError("the event contradicts earlier events")
         return False
 
     async def _bring(self, artifact: Artifact) -> None:

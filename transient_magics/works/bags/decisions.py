@@ -71,12 +71,12 @@ def decide(
     else:
         dask = None
     working = None if dask is None or dask.over else dask
-    if told := bag.state.stopped:
+    if stopped := bag.state.stopped:
         if working:  # the scheduler ends automatically; this is the fallback
-            if working.closed or now - told.at < END_SECONDS:
+            if working.closed or now - stopped.at < END_SECONDS:
                 return None
             return EndDask(working.name, "its bag is over")
-        return End("failed" if told.why == "failed" else "finished", _said(bag))
+        return End("failed" if stopped.why == "failed" else "finished", _end_reason(bag))
     if bag.stop:
         if working:
             if working.stop:
@@ -123,16 +123,16 @@ def _limit(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> st
     return ""
 
 
-def _said(bag: DeclaredBag) -> str:
-    told = bag.state.stopped
-    assert told
-    match told.why:
+def _end_reason(bag: DeclaredBag) -> str:
+    stopped = bag.state.stopped
+    assert stopped
+    match stopped.why:
         case "counted":
             return f"all {bag.spec.jobs} results are there"
         case "converged":
             return f"the surrogate is good enough after {len(bag.state.results)} results"
         case _:
-            return told.reason
+            return stopped.reason
 
 
 def _free_name(bag: DeclaredBag, state: ClusterState) -> str:

@@ -72,7 +72,7 @@ def declare_bag(
     pip
         Packages that it needs.
     notebook
-        Names that are defined in the notebook alone.
+        Names that are defined only in the notebook.
     line_offset
         The number of lines above the code.
     options
@@ -106,11 +106,11 @@ def declare_bag(
         "until": _limits(until),
     }
     spec = new.specify(BagSpec.from_dict, values, payload, _ITS_OPTION)
-    known = json.dumps(_lifetimes(new.cluster, cluster_spec).to_dict()).encode()
+    lifetimes_json = json.dumps(_lifetimes(new.cluster, cluster_spec).to_dict()).encode()
 
     def fill(folder: Path) -> None:
         payload.fill(folder)
-        (folder / layout.LIFETIMES).write_bytes(known)
+        (folder / layout.LIFETIMES).write_bytes(lifetimes_json)
 
     chosen = new.declare(lambda free_name: replace(spec, name=free_name).to_dict(), fill)
     return Bag(chosen, new.cluster)
@@ -138,21 +138,23 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
         f"def job({', '.join([*names, 'seed'])}): ... return {{'pressure': p, 'pressure_error': e}}"
     )
     if not found:
-        raise CellError("The cell defines no function job", fix=f"Write {example}")
+        raise CellError("The cell does not define the function job", fix=f"Write {example}")
     takes = found[-1].args
-    known = {each.arg for each in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)}
+    arguments = {each.arg for each in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)}
     if line_offset:
         where = f"cell line {found[-1].lineno + line_offset}"
     else:
         where = f"line {found[-1].lineno}"
     if takes.posonlyargs:
         raise CellError(
-            f"{where}: job is called by names, and {takes.posonlyargs[0].arg} takes none",
+            f"{where}: job is called with keywords, but {takes.posonlyargs[0].arg} is "
+            "positional-only",
             fix=example,
         )
-    if not takes.kwarg and (lost := [name for name in names if name not in known]):
+    if not takes.kwarg and (lost := [name for name in names if name not in arguments]):
         raise CellError(
-            f"{where}: job has no argument {lost[0]}, which --over names", fix=f"Write {example}"
+            f"{where}: --over names {lost[0]}, which is not an argument of job",
+            fix=f"Write {example}",
         )
     ordinary = len(takes.args) - len(takes.defaults)
     needed = {arg.arg for arg in takes.args[:ordinary]}
@@ -163,8 +165,8 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
     }
     if lost := sorted(needed - {*names, *GIVEN}):
         raise CellError(
-            f"{where}: nothing gives job its argument {lost[0]}",
-            fix="Name it in --over, or give a default.",
+            f"{where}: the argument {lost[0]} of job has no value",
+            fix="Name it in --over, or add a default.",
         )
 
 
@@ -184,7 +186,7 @@ def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
     `rate` is the emulated seconds per second.
     """
     gpu = spec.groups[0].accelerator
-    known = Lifetimes(
+    found = Lifetimes(
         None, rate / 3600, 0.0 if spec.emulated else usual_boot_seconds(spec, gpu) / 3600
     )
     if spec.emulated:
@@ -196,9 +198,9 @@ def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
     else:
         model = None
     if model is None:
-        return known
+        return found
     if spec.provisioning_model == "preemptible":
         from ...planner.lifetimes.kaplan_meier import Capped
 
         model = Capped(model, LAST_HOUR)
-    return replace(known, survival=Survival.of(model))
+    return replace(found, survival=Survival.of(model))

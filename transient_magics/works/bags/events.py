@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from ...protocol.checks import Amount, Count, Name, at_least, checked_file
 from ...protocol.events import FACT, Event, event, read_foreign
 from ...protocol.literals import CheckedValue, all_as_json
-from ...protocol.outputs import MOST_ARRAY_BYTES, MOST_OUTPUTS, MOST_SAID, Values, output_name
+from ...protocol.outputs import MOST_ARRAY_BYTES, MOST_OUTPUTS, MOST_PRINTED, Values, output_name
 from ...protocol.run import parameter_name
 
 MOST_POINT = 64
@@ -23,7 +23,7 @@ _AtLeastOne = Annotated[int, at_least(1)]
 
 def _few(value: Mapping[str, object]) -> Mapping[str, object]:
     if len(value) > MOST_POINT:
-        raise ValueError(f"{len(value)} parameters")
+        raise ValueError(f"must have at most {MOST_POINT} parameters, not {len(value)}")
     return value
 
 
@@ -35,31 +35,33 @@ def _file_or_none(value: str) -> str:
 
 def _digest_or_none(value: str) -> str:
     if value and not (len(value) == 64 and {*value} <= {*"0123456789abcdef"}):
-        raise ValueError(f"no digest: {value!r:.80}")
+        raise ValueError(f"{value!r:.80} is not a SHA-256 digest")
     return value
 
 
 def _array_bytes(value: int) -> int:
     if value > MOST_ARRAY_BYTES:
-        raise ValueError(f"arrays of {value} bytes, where {MOST_ARRAY_BYTES} are let in")
+        raise ValueError(
+            f"the arrays have {value} bytes, more than the limit of {MOST_ARRAY_BYTES}"
+        )
     return value
 
 
 def _outputs(value: Mapping[str, object]) -> Mapping[str, object]:
     if len(value) > MOST_OUTPUTS:
-        raise ValueError(f"{len(value)} outputs")
+        raise ValueError(f"must have at most {MOST_OUTPUTS} outputs, not {len(value)}")
     return value
 
 
 def _few_words(value: str) -> str:
-    if len(value) > MOST_SAID:
+    if len(value) > MOST_PRINTED:
         raise ValueError(
-            f"{len(value)} characters of what was printed, where {MOST_SAID} are let in"
+            f"the output has {len(value)} characters, more than the limit of {MOST_PRINTED}"
         )
     return value
 
 
-_Said = Annotated[str, _few_words]
+_Printed = Annotated[str, _few_words]
 Point = Annotated[Mapping[Annotated[str, parameter_name], CheckedValue], _few]
 _Output = Annotated[str, output_name]
 _Amounts = Annotated[Mapping[_Output, Amount], _outputs]
@@ -85,6 +87,7 @@ class BagProposed(Event):
 
     @property
     def values(self) -> Mapping[str, object]:
+        """All fields of the line."""
         return {**super().values, "point": all_as_json(self.point)}
 
 
@@ -118,7 +121,7 @@ class BagSaved(Event):
 class BagLost(Event):
     """An attempt ended without a result.
 
-    `why` is the loss of its VM or a failure of the job. `said` is its last output, if available.
+    `why` is the loss of its VM or a failure of the job. `printed` is its last output, if available.
     """
 
     bag: Name
@@ -126,14 +129,14 @@ class BagLost(Event):
     attempt: _AtLeastOne
     why: Literal["revoked", "lost", "crashed", "memory", "raised", "invalid", "timeout"]
     reason: str = ""
-    said: _Said = ""
+    printed: _Printed = ""
 
 
 @event("bag.result", FACT)
 class BagResult(Event):
     """An attempt returned a result, after `seconds` of computing over all attempts it continues.
 
-    `said` is its last output. `arrays` is the file of the arrays that it returned (empty: none),
+    `printed` is its last output. `arrays` is the file of the arrays that it returned (empty: none),
     `bytes` the size of the file and `digest` its SHA-256.
     """
 
@@ -145,7 +148,7 @@ class BagResult(Event):
     arrays: Annotated[str, _file_or_none] = ""
     bytes: Annotated[Count, _array_bytes] = 0
     digest: Annotated[str, _digest_or_none] = ""
-    said: _Said = ""
+    printed: _Printed = ""
 
 
 @event("bag.gave_up", FACT)
@@ -219,7 +222,7 @@ def from_driver(line: bytes, bag: str, since: int, until: int) -> BagEvent:
     found = read_foreign(line, _KINDS, "a driver", since, until)
     assert isinstance(found, BagEvent)
     if found.bag != bag:
-        raise ValueError(f"a {found.kind} event of another bag")
+        raise ValueError(f"the {found.kind} event belongs to another bag")
     return found
 
 

@@ -30,7 +30,7 @@ from .numbered import Numbered
 from .spec import BagSpec
 from .state import BagJobState, BagState, DeclaredBag
 
-_MOST_SAID = 32
+_MOST_PRINTED = 32
 """Number of last attempts of a job whose output is kept.
 
 Any number of its VMs may be revoked.
@@ -57,7 +57,7 @@ def _(state: ClusterState, event: BagBegan) -> ClusterState:
     dasks = (*bag.dasks, event.dask)
     # Each driver has its own clock.
     return with_work(
-        state, "bag", event.bag, phase="running", dasks=dasks, began_at=began_at, heard=0
+        state, "bag", event.bag, phase="running", dasks=dasks, began_at=began_at, reported_at=0
     )
 
 
@@ -74,7 +74,11 @@ def _(state: ClusterState, event: BagBegan) -> ClusterState:
 def _(state: ClusterState, event: BagEvent) -> ClusterState:
     bag = state.of(DeclaredBag)[event.bag]
     return with_work(
-        state, "bag", event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time)
+        state,
+        "bag",
+        event.bag,
+        state=fold(bag.state, event),
+        reported_at=max(bag.reported_at, event.time),
     )
 
 
@@ -87,7 +91,7 @@ def fold(state: BagState, event: BagEvent) -> BagState:
         If the event cannot follow. The message is a clause.
     """
     if event.bag != state.spec.name:
-        raise ValueError(f"a {event.kind} event of another bag")
+        raise ValueError(f"the {event.kind} event belongs to another bag")
     if state.over:
         return state
     match event:
@@ -114,14 +118,14 @@ def replay(spec: BagSpec, events: Iterable[BagEvent]) -> BagState:
 def _proposed(state: BagState, event: BagProposed) -> BagState:
     if event.job in state.jobs:
         if state.jobs[event.job].point != event.point:
-            raise ValueError(f"job {event.job} was proposed at another point")
+            raise ValueError(f"job {event.job} was already proposed with another point")
         return state
     if event.job != len(state.jobs):
-        raise ValueError(f"job {event.job} does not follow on {len(state.jobs) - 1}")
+        raise ValueError(f"the next job must be {len(state.jobs)}, not {event.job}")
     if not state.spec.has(event.point):
-        raise ValueError(f"job {event.job} is at no point of the space")
+        raise ValueError(f"the point of job {event.job} is outside of the space")
     if not state.to_propose:
-        raise ValueError(f"job {event.job} is more than the bag has")
+        raise ValueError(f"job {event.job} exceeds the number of jobs of the bag")
     job = BagJobState(event.job, event.point, event.batch, event.filling, event.predicted)
     return _with(state, job)
 
@@ -129,11 +133,11 @@ def _proposed(state: BagState, event: BagProposed) -> BagState:
 def _attempted(state: BagState, event: BagStarted | BagSaved | BagLost | BagResult) -> BagState:
     job = state.jobs.get(event.job)
     if job is None:
-        raise ValueError(f"there is no job {event.job}")
+        raise ValueError(f"unknown job {event.job}")
     if isinstance(event, BagStarted):
         return _started(state, job, event)
     if not 0 < event.attempt <= job.attempt:
-        raise ValueError(f"attempt {event.attempt} of job {event.job} has not begun")
+        raise ValueError(f"attempt {event.attempt} of job {event.job} has not started")
     if job.phase in ("done", "failed"):
         return state
     if isinstance(event, BagResult):
@@ -147,7 +151,7 @@ def _attempted(state: BagState, event: BagStarted | BagSaved | BagLost | BagResu
         state = replace(state, saving_seconds=state.saving_seconds + event.seconds)
         return _with(state, replace(job, done=event.done))
     reason = event.reason or event.why
-    job = replace(job, said=_said(job, event))
+    job = replace(job, printed=_printed(job, event))
     if event.why not in OWN_FAULTS:
         return _with(
             state,
@@ -167,12 +171,12 @@ def _started(state: BagState, job: BagJobState, event: BagStarted) -> BagState:
         return state
     if event.attempt != job.attempt + 1:
         raise ValueError(
-            f"attempt {event.attempt} of job {job.number} does not follow on {job.attempt}"
+            f"the next attempt of job {job.number} must be {job.attempt + 1}, not {event.attempt}"
         )
     if job.phase in ("done", "failed"):
         return state
     if job.phase == "running":
-        raise ValueError(f"job {job.number} runs on {job.vm} already")
+        raise ValueError(f"job {job.number} already runs on {job.vm}")
     job = replace(
         job, phase="running", attempt=event.attempt, vm=event.vm, age=event.age, began_at=event.at
     )
@@ -183,10 +187,10 @@ def _started(state: BagState, job: BagJobState, event: BagStarted) -> BagState:
 def _resulted(state: BagState, job: BagJobState, event: BagResult) -> BagState:
     if state.outputs and {*outputs_of(event.returned)} != {*state.outputs}:
         raise ValueError(
-            f"job {job.number} returns {', '.join(outputs_of(event.returned))}, the first one returned "
-            f"{', '.join(state.outputs)}"
+            f"job {job.number} returned {', '.join(outputs_of(event.returned))}, but the first job "
+            f"returned {', '.join(state.outputs)}"
         )
-    job = replace(job, phase="done", vm="", result=event, reason="", said=_said(job, event))
+    job = replace(job, phase="done", vm="", result=event, reason="", printed=_printed(job, event))
     state = replace(
         state,
         results=(*state.results, job.number),
@@ -195,14 +199,14 @@ def _resulted(state: BagState, job: BagJobState, event: BagResult) -> BagState:
     return _with(state, job)
 
 
-def _said(job: BagJobState, event: BagLost | BagResult) -> Mapping[int, str]:
-    if event.said:
-        said = {**job.said, event.attempt: event.said}
+def _printed(job: BagJobState, event: BagLost | BagResult) -> Mapping[int, str]:
+    if event.printed:
+        printed = {**job.printed, event.attempt: event.printed}
     else:
-        said = job.said
-    if len(said) <= _MOST_SAID:
-        return said
-    return dict([*said.items()][-_MOST_SAID:])
+        printed = job.printed
+    if len(printed) <= _MOST_PRINTED:
+        return printed
+    return dict([*printed.items()][-_MOST_PRINTED:])
 
 
 def _gave_up(state: BagState, event: BagGaveUp) -> BagState:
@@ -210,24 +214,25 @@ def _gave_up(state: BagState, event: BagGaveUp) -> BagState:
         return state
     if not state.may_give_up:
         raise ValueError(
-            f"{event.vm} is given up after {len(state.given_up)} others, by the policy {state.spec.policy}"
+            f"the policy {state.spec.policy} does not allow a release of {event.vm} after "
+            f"{len(state.given_up)} others"
         )
     if busy := next((job for job in state.running if job.vm == event.vm), None):
-        raise ValueError(f"job {busy.number} runs on {event.vm}, which is given up")
+        raise ValueError(f"{event.vm} cannot be released, because job {busy.number} runs on it")
     return replace(state, given_up=(*state.given_up, event.vm))
 
 
 def _learnt(state: BagState, event: BagLearnt) -> BagState:
     if event.results > len(state.results):
         raise ValueError(
-            f"there are {len(state.results)} results to learn from, not {event.results}"
+            f"the surrogate cannot have {event.results} results: the bag has {len(state.results)}"
         )
     if state.learnt:
         before = state.learnt[-1].results
     else:
         before = -1
     if event.results < before:
-        raise ValueError(f"it was learnt from {before} results before")
+        raise ValueError(f"the surrogate must have at least {before} results, not {event.results}")
     if event.results == before:  # repeated by a driver that started again
         return state
     return replace(state, learnt=(*state.learnt, event))
@@ -235,7 +240,7 @@ def _learnt(state: BagState, event: BagLearnt) -> BagState:
 
 def _stopped(state: BagState, event: BagStopped) -> BagState:
     if event.why == "counted" and not state.enough:
-        raise ValueError(f"there are {len(state.results)} results of {state.spec.jobs}")
+        raise ValueError(f"the bag has only {len(state.results)} of {state.spec.jobs} results")
     jobs = Numbered(
         replace(job, phase="skipped", vm="") if job.phase in ("waiting", "running") else job
         for job in state.jobs.values()

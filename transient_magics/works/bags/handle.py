@@ -15,7 +15,7 @@ from ...client.display_hook import Log
 from ...client.handle import Handle
 from ...client.lookup import find_work
 from ...client.results.comparison import frame_of
-from ...errors import ClusterError, PlanError
+from ...errors import ClusterError, PlanError, reason_of
 from ...journal import now
 from ...kinds import load
 from ...protocol import layout
@@ -52,7 +52,7 @@ class Plot:
 
 
 class Bag(Handle[DeclaredBag, DeclaredBag]):
-    """A bag of a cluster: a function at many points, and a surrogate of its results."""
+    """A bag: one function that is computed for many points, and a surrogate of its results."""
 
     kind = "bag"
     at_stop = "no further job starts"
@@ -112,17 +112,20 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
             if none:
                 why = "it was declared with --surrogate none"
             else:
-                why = "too few results are there"
+                why = "it has too few results"
             raise ClusterError(
                 f"{self.name} has no surrogate: {why}", where=self.cluster.name
             ) from None
         except (OSError, ValueError) as error:
-            raise ClusterError(f"The surrogate of {self.name} cannot be read: {error}") from error
+            raise ClusterError(
+                f"The surrogate of {self.name} cannot be read: {reason_of(error)}",
+                where=self.cluster.name,
+            ) from error
 
     def output(self, job: int, lines: int | None = None) -> Log:
-        """Return the end of a job's output, of each completed attempt.
+        """Return the last output of each completed attempt of a job.
 
-        It is lost for attempts whose VM was lost.
+        The output of attempts whose VM was lost is not available.
 
         Parameters
         ----------
@@ -139,14 +142,14 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         jobs = self.state.state.jobs
         if job not in jobs:
             if jobs:
-                fix = f"Its jobs are 0 to {len(jobs) - 1}."
+                fix = f"Use a number from 0 to {len(jobs) - 1}."
             else:
-                fix = "None has been chosen yet."
+                fix = "Wait until its first job has been chosen."
             raise ClusterError(f"{self.name} has no job {job}", where=self.cluster.name, fix=fix)
         parts = list[str]()
-        for attempt, said in jobs[job].said.items():
+        for attempt, output in jobs[job].printed.items():
             parts += [f"[attempt {attempt}]"] if jobs[job].attempt > 1 else []
-            parts += all_plain(said).splitlines()[-(lines or len(said)) :]
+            parts += all_plain(output).splitlines()[-(lines or len(output)) :]
         return Log("\n".join(parts))
 
     def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:
@@ -228,13 +231,17 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         from .surrogate.active_learning import Speedup
 
         bag = self.state
-        taken = [
+        seconds = [
             found.seconds
             for number in bag.state.counted
             if (found := bag.state.jobs[number].result)
         ]
-        if not taken:
-            raise PlanError(f"{self.name} has no result yet")
+        if not seconds:
+            raise PlanError(
+                f"{self.name} has no results yet",
+                where=self.cluster.name,
+                fix="Wait for its first job.",
+            )
         surrogate = self.surrogate
         points = [point for point, _ in bag.state.points()]
         began = time.perf_counter()
@@ -243,8 +250,8 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         lookup = (time.perf_counter() - began) / _LOOKUPS
         rate = self.cluster.state.clock.rate
         whole = rate * ((bag.ended_at or now()) - (bag.began_at or bag.declared_at))
-        sequential = rate * statistics.fmean(taken)
-        return Speedup(sequential, lookup, whole / len(taken), 0.0, len(taken))
+        sequential = rate * statistics.fmean(seconds)
+        return Speedup(sequential, lookup, whole / len(seconds), 0.0, len(seconds))
 
     def _is_home(self) -> bool:
         """Return whether its arrays and its surrogate are here, if NumPy is, which reads them."""
@@ -276,13 +283,13 @@ def bag(name: str | None = None, cluster: Cluster | str | None = None) -> Bag:
     name
         Its name (default: the newest bag).
     cluster
-        Its cluster or the name of that (default: any cluster that has such a bag).
+        The cluster or its name (default: any cluster that has such a bag).
 
     Raises
     ------
     UnknownWorkError
         There is no such bag.
     ClusterError
-        Several clusters have one.
+        Several clusters have such work.
     """
     return find_work("bag", name, cluster)

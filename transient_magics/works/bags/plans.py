@@ -73,7 +73,7 @@ class BagRow:
         """
         if what not in ("hours", "dollars", "failed") or not 0 < level < 1:
             raise PlanError(
-                "An interval is of hours, dollars or failed, with a level between 0 and 1",
+                "An interval needs hours, dollars or failed, and a level between 0 and 1",
                 fix='For example: row.interval("dollars", 0.9)',
             )
         from ...planner.ranges import middle
@@ -198,14 +198,14 @@ def bag_plan(
         )
     if isinstance(revocations, int) or str(revocations).isdigit():
         raise DeclarationError(
-            "A bag is planned with lifetimes, not with a number of revocations",
+            "A plan for a bag needs lifetimes, not a number of revocations",
             where="--revocations",
             fix="Choose published, own, none or a CSV file.",
         )
     if policy not in (None, *POLICIES):
         raise unknown("policy", str(policy), POLICIES, where="--policy")
     if not 0 <= spare <= 1:
-        raise DeclarationError("--spare is a share from 0 to 1", fix="For example: --spare 0.1.")
+        raise DeclarationError("--spare must be from 0 to 1", fix="For example: --spare 0.1.")
     times = parse_job_time(job_time)
     _, _, risk = foreseen(revocations)
     rows: list[BagRow] = []
@@ -213,7 +213,7 @@ def bag_plan(
     for group in groups:
         if group.accelerator not in times and "" not in times:
             raise DeclarationError(
-                f"--job-time has no time of a {group.accelerator.upper()}",
+                f"--job-time has no time for the {group.accelerator.upper()}",
                 fix=f"Add {group.accelerator}=1h.",
             )
         shortest, longest = times.get(group.accelerator, times.get("", (0.0, 0.0)))
@@ -254,7 +254,9 @@ def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]
         ]
         if hours[0] > hours[1]:
             raise DeclarationError(
-                f"The range {span} is empty", where="--job-time", fix="Write 1h:3h."
+                f"The range {span} is empty",
+                where="--job-time",
+                fix="Write SHORTEST:LONGEST, such as 1h:3h.",
             )
         found[gpu.lower()] = (hours[0], hours[1])
     return found
@@ -338,15 +340,18 @@ def _rows(
 
 def _notes(rows: Sequence[BagRow], model: str, save_time: float | None) -> list[str]:
     notes = [
-        "More jobs are begun than results are wanted; none is waited for, and one that is lost begins again."
+        "More jobs are begun than results are wanted; none is waited for, and one that is lost "
+        "begins again."
     ]
     if save_time is None:
         notes.append(
-            "No job saves anything here; with --save-time 20s one that is lost goes on from its last checkpoint."
+            "No job saves anything here; with --save-time 20s one that is lost goes on from its "
+            "last checkpoint."
         )
     if model == "spot" and any(row.policy == "reuse" for row in rows):
         notes.append(
-            "Spot VMs have no time limit, and old ones are the safest: there the policies differ little."
+            "Spot VMs have no time limit, and old ones are the safest: there the policies differ "
+            "little."
         )
     return notes
 

@@ -63,7 +63,7 @@ class BagVm(TypedDict):
 class Bag(TypedDict):
     """A bag.
 
-    `results` of `wanted` results are there. `per_result` is in US dollars. `counts` has the number
+    `results` of `planned` results are there. `per_result` is in US dollars. `counts` has the number
     of points in each state. `more` VMs have no row. `tried_words` is empty without a surrogate.
     """
 
@@ -72,7 +72,7 @@ class Bag(TypedDict):
     words: str
     about: str
     results: int
-    wanted: int
+    planned: int
     cost_words: str
     per_result: Figure
     ends: str

@@ -34,7 +34,7 @@ def _output_or_none(text: str) -> str:
 
 def _above_zero(value: float) -> float:
     if value <= 0:
-        raise ValueError(f"{value!r} is not above zero")
+        raise ValueError(f"must be greater than 0, not {value!r}")
     return value
 
 
@@ -105,11 +105,12 @@ class BagSpec:
         if "" in self.until:
             if len(outputs) != 1:
                 raise ValueError(
-                    f"the jobs return {', '.join(outputs)}: name which --until is of, as pressure=0.02"
+                    f"the jobs return {', '.join(outputs)}: name the output of --until, such as "
+                    f"{min(outputs)}=0.02"
                 )
             return {next(iter(outputs)): self.until[""]}
         if lost := [name for name in self.until if name not in outputs]:
-            raise ValueError(f"--until names {lost[0]}, and the jobs return {', '.join(outputs)}")
+            raise ValueError(f"--until names {lost[0]}, but the jobs return {', '.join(outputs)}")
         return self.until
 
     def to_dict(self) -> dict[str, object]:
@@ -137,14 +138,15 @@ def parse_until(text: str) -> Mapping[str, float]:
         if equals:
             output_name(name)
         if name in found or (found and not (name and next(iter(found)))):
-            raise ValueError(f"'{text:.80}' names an output twice, or not at all")
+            raise ValueError(f"'{text:.80}' must name different outputs")
         try:
             value = float(number)
         except ValueError:
             value = math.nan
         if not 0 < value < 2**63:
             raise ValueError(
-                f"'{number:.40}' is no number above zero: write 0.01, or pressure=0.02,energy=0.01"
+                f"'{number:.40}' must be a number greater than 0: write 0.01, or "
+                "pressure=0.02,energy=0.01"
             )
         found[name] = value
     return found
@@ -167,5 +169,8 @@ def contradiction(spec: BagSpec) -> str:
         if each.kind == "choice" and not all(map(_is_finite, each.choices)):
             return f"surrogate: {each.name} has choices that are no numbers; use --surrogate none"
     if "" in spec.until and len(spec.until) > 1:
-        return "until: a number without a name is of the only output; name all of them, as pressure=0.02,energy=0.01"
+        return (
+            "until: a number without a name is of the only output; name all of them, as "
+            "pressure=0.02,energy=0.01"
+        )
     return ""

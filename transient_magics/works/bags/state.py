@@ -43,7 +43,7 @@ class BagJobState:
     reason: str = ""
     """Why its last attempt returned no result, a clause."""
     result: b.BagResult | None = None
-    said: Mapping[int, str] = field(default_factory=dict[int, str])
+    printed: Mapping[int, str] = field(default_factory=dict[int, str])
     """Last output of the latest ended attempts, by attempt; attempts without output are absent."""
 
 
@@ -139,7 +139,7 @@ class DeclaredBag(Work[BagSpec]):
     began_at: float = 0.0
     dasks: tuple[str, ...] = ()
     """Names of the Dask clusters of the bag, in order."""
-    heard: int = 0
+    reported_at: int = 0
     """Time (ns) of the last event of its current driver.
 
     A new follower of the driver receives all events again.

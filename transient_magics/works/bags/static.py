@@ -72,16 +72,16 @@ def bag_html(bag: Mapping[str, Any]) -> str:
 
 
 def _head(bag: Mapping[str, Any]) -> str:
-    if bag["wanted"]:
-        share = bag["results"] / bag["wanted"]
+    if bag["planned"]:
+        share = bag["results"] / bag["planned"]
     else:
         share = 0.0
     tone = {"running": "busy", "declared": "busy", "finished": "good", "failed": "bad"}.get(
         bag["phase"], "quiet"
     )
     bar = (
-        f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
-        f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
+        "<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div "
+        f"style='height:6px;border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
     if bag["per_result"] is not None:
         facts = [f"{text.money(bag['per_result'])} per result"]
@@ -92,11 +92,13 @@ def _head(bag: Mapping[str, Any]) -> str:
         [f"{'all results' if bag['stoppable'] else 'ended'} {bag['ends']}"] if bag["ends"] else []
     )
     legend = "".join(
-        f"<span style='white-space:nowrap;margin-right:14px'>{_sample(state)} {many:,} {state}</span>"
+        f"<span style='white-space:nowrap;margin-right:14px'>{_sample(state)} {many:,} "
+        f"{state}</span>"
         for state, many in bag["counts"]
     )
     return (
-        f"<div><span style='color:{COLOURS[tone]}'>●</span> <b>{escape(bag['name'])}</b>: {escape(bag['words'])} "
+        f"<div><span style='color:{COLOURS[tone]}'>●</span> <b>{escape(bag['name'])}</b>: "
+        f"{escape(bag['words'])} "
         f"<span style='{FAINT}'>{escape(bag['about'])}</span>{bar}</div><div>{legend}</div>"
         f"<div style='{FAINT}'>{escape(' · '.join(facts))}</div>"
     )
@@ -141,8 +143,9 @@ def _points(bag: Mapping[str, Any]) -> str:
     lines = frame(whole, across.named, named, across.name, up.name)
     counts = ", ".join(f"{many} {state}" for state, many in bag["counts"])
     return (
-        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' style='display:block;max-width:100%;height:auto' "
-        f"role='img' font-size='11' fill='currentColor' aria-label='points of {attribute(bag['name'])}: {counts}'>"
+        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' "
+        "style='display:block;max-width:100%;height:auto' role='img' font-size='11' "
+        f"fill='currentColor' aria-label='points of {attribute(bag['name'])}: {counts}'>"
         f"{lines}{''.join(_drawn(state, path) for state, path in drawn.items() if path)}</svg>"
     )
 
@@ -171,22 +174,25 @@ def _form(state: str, x: float, y: float, r: float) -> str:
     return f"{at}{-d:g} 0a{d:g} {d:g} 0 1 0 {2 * d:g} 0a{d:g} {d:g} 0 1 0 {-2 * d:g} 0z"
 
 
-def _drawn(state: str, path: str, *, told: bool = True) -> str:
+def _drawn(state: str, path: str, *, titled: bool = True) -> str:
     colour = COLOURS[_TONES[state]]
     hollow = f"fill='none' stroke='{colour}' stroke-width='1.3'"
     if state in _FILLED:
-        look = f"fill='{colour}' fill-opacity='.75'"
+        style = f"fill='{colour}' fill-opacity='.75'"
     else:
-        look = hollow
-    if told:
+        style = hollow
+    if titled:
         title = f"<title>{state}</title>"
     else:
         title = ""
-    return f"<path d='{path}' {look}>{title}</path>"
+    return f"<path d='{path}' {style}>{title}</path>"
 
 
 def _sample(state: str) -> str:
-    return f"<svg width='12' height='11' aria-hidden='true'>{_drawn(state, _form(state, 6, 6, 3.4), told=False)}</svg>"
+    return (
+        "<svg width='12' height='11' "
+        f"aria-hidden='true'>{_drawn(state, _form(state, 6, 6, 3.4), titled=False)}</svg>"
+    )
 
 
 def _vms(bag: Mapping[str, Any]) -> str:
@@ -213,21 +219,21 @@ def _vms(bag: Mapping[str, Any]) -> str:
 
 def _surrogate(bag: Mapping[str, Any]) -> str:
     if bag["tried_words"]:
-        said = f"<div style='{FAINT}'>Surrogate: {escape(bag['tried_words'])}.</div>"
+        summary = f"<div style='{FAINT}'>Surrogate: {escape(bag['tried_words'])}.</div>"
     else:
-        said = ""
+        summary = ""
     if not bag["tried"]:
-        return said
+        return summary
     head = row(("Output", "90% intervals held", "Median residual", "Largest sd", "Until", ""), "th")
-    return said + table([head, *(row(_tried(each)) for each in bag["tried"])])
+    return summary + table([head, *(row(_tried(each)) for each in bag["tried"])])
 
 
 def _tried(found: Mapping[str, Any]) -> list[str]:
-    held = found["coverage"]
+    coverage = found["coverage"]
     residual = found["residual"]
     return [
         escape(found["output"]),
-        "-" if held is None else f"{held:.0%}",
+        "-" if coverage is None else f"{coverage:.0%}",
         "-" if residual is None else f"{text.number(residual)} sd",
         text.number(found["largest"]),
         text.number(found["until"]),
@@ -237,8 +243,8 @@ def _tried(found: Mapping[str, Any]) -> list[str]:
 
 def surrogate_html(section: Section) -> str:
     """Return the pictures of one output with a table of its values."""
-    if section.held:
-        at = f" <span style='{FAINT}'>at {escape(text.params_words(section.held))}</span>"
+    if section.fixed:
+        at = f" <span style='{FAINT}'>at {escape(text.params_words(section.fixed))}</span>"
     else:
         at = ""
     if len(section.over) == 1:
@@ -250,7 +256,10 @@ def surrogate_html(section: Section) -> str:
         note = f"<div style='{FAINT};font-size:12px'>Blank: outside of the results.</div>"
     else:
         note = ""
-    return f"<div style='margin-top:6px'><b>{escape(section.output)}</b>{at}</div>{drawn}{note}{_table(section)}"
+    return (
+        "<div "
+        f"style='margin-top:6px'><b>{escape(section.output)}</b>{at}</div>{drawn}{note}{_table(section)}"
+    )
 
 
 def axis_of(dimension: Dimension, places: Sequence[Value]) -> Axis:
@@ -269,13 +278,17 @@ def _curve(section: Section) -> str:
         section.sds,
     )
     across = axis_of(dimension, places)
-    known = [
+    curve_points = [
         (across.place(place), mean, NINETY * sd)
         for place, mean, sd in zip(places, means, sds, strict=True)
         if mean is not None and sd is not None
     ]
     results = [(across.place(at[0]), value, error or 0.0) for at, value, error in section.results]
-    ends = [end for _, value, error in (*known, *results) for end in (value - error, value + error)]
+    ends = [
+        end
+        for _, value, error in (*curve_points, *results)
+        for end in (value - error, value + error)
+    ]
     if not ends:
         return f"<div style='{FAINT}'>Nothing of it lies between the results.</div>"
     up = Axis.over(section.output, ends)
@@ -284,15 +297,17 @@ def _curve(section: Section) -> str:
     def point(at: float, value: float) -> str:
         return f"{box.x(at):.1f} {box.y(up.place(value)):.1f}"
 
-    upper, lower = ([point(at, value + side * sd) for at, value, sd in known] for side in (1, -1))
+    upper, lower = (
+        [point(at, value + side * sd) for at, value, sd in curve_points] for side in (1, -1)
+    )
     blue = COLOURS["busy"]
     dark = COLOURS["good"]
-    if known:
+    if curve_points:
         band = f"<path d='M{'L'.join([*upper, *reversed(lower)])}z' fill='{blue}' opacity='.22'/>"
     else:
         band = ""
-    line = "L".join(point(at, value) for at, value, _ in known)
-    if known:
+    line = "L".join(point(at, value) for at, value, _ in curve_points)
+    if curve_points:
         curve = f"<path d='M{line}' fill='none' stroke='{blue}' stroke-width='1.8'/>"
     else:
         curve = ""
@@ -318,15 +333,18 @@ def _curve(section: Section) -> str:
             f"<path d='M11 0v10' stroke='{dark}'/>" if bars else ""
         )
         legend.append(_curve_sample(mark, "results, ± their errors" if bars else "results"))
-    body = f"{frame(box, across.named, up.named, across.name)}{band}{curve}{marked}<g fill='{dark}'>{dots}</g>"
+    body = (
+        f"{frame(box, across.named, up.named, across.name)}{band}{curve}{marked}<g "
+        f"fill='{dark}'>{dots}</g>"
+    )
     return (
         _svg(body, section_words(section)) + f"<div style='font-size:12px'>{' '.join(legend)}</div>"
     )
 
 
 def _surfaces(section: Section) -> str:
-    said = section_words(section)
-    values = _surface(section, section.means, _VALUES, section.output, said, from_zero=False)
+    words = section_words(section)
+    values = _surface(section, section.means, _VALUES, section.output, words, from_zero=False)
     errors = _surface(
         section,
         section.sds,
@@ -339,18 +357,24 @@ def _surfaces(section: Section) -> str:
 
 
 def _surface(
-    section: Section, rows: _Rows, colours: Sequence[str], title: str, said: str, *, from_zero: bool
+    section: Section,
+    rows: _Rows,
+    colours: Sequence[str],
+    title: str,
+    words: str,
+    *,
+    from_zero: bool,
 ) -> str:
-    known = [value for each in rows for value in each if value is not None]
-    if not known:
+    values = [value for each in rows for value in each if value is not None]
+    if not values:
         if not from_zero:
             return f"<div style='{FAINT}'>Nothing of it lies between the results.</div>"
         return ""
     if from_zero:
         low = 0.0
     else:
-        low = min(known)
-    high = max(known)
+        low = min(values)
+    high = max(values)
     if not high > low:
         low = low - (abs(low) or 1.0) / 2
         high = high + (abs(high) or 1.0) / 2
@@ -369,9 +393,10 @@ def _surface(
         f"<g fill='none' stroke='#fff' stroke-width='.9'>{dots}</g>" if dots else "",
         frame(_SURFACE, across.named, up.named, across.name, up.name, lines=False),
         _bar(low, high, colours),
-        f"<text x='{_BAR.left + _BAR.width:g}' y='{_BAR.top - 8:g}' text-anchor='end'>{escape(title)}</text>",
+        f"<text x='{_BAR.left + _BAR.width:g}' y='{_BAR.top - 8:g}' "
+        f"text-anchor='end'>{escape(title)}</text>",
     ]
-    return _svg("".join(body), said)
+    return _svg("".join(body), words)
 
 
 def _cells(rows: _Rows, level: Callable[[float], int], colours: Sequence[str]) -> str:
@@ -407,14 +432,16 @@ def _cells(rows: _Rows, level: Callable[[float], int], colours: Sequence[str]) -
 def _bar(low: float, high: float, colours: Sequence[str]) -> str:
     each = _BAR.height / LEVELS
     steps = "".join(
-        f"<path d='M{_BAR.left:g} {_BAR.top + _BAR.height - (level + 1) * each:.1f}h{_BAR.width:g}v{each + 0.5:.1f}"
+        f"<path d='M{_BAR.left:g} "
+        f"{_BAR.top + _BAR.height - (level + 1) * each:.1f}h{_BAR.width:g}v{each + 0.5:.1f}"
         f"h{-_BAR.width:g}z' fill='{shade(colours, level / (LEVELS - 1))}'/>"
         for level in reversed(range(LEVELS))
     )
     right = _BAR.left + _BAR.width
     names = "".join(
-        f"<path d='M{right:g} {(y := _BAR.y((value - low) / (high - low))):.1f}h4' stroke='currentColor' opacity='.5'/>"
-        f"<text x='{right + 7:g}' y='{y + 4:.1f}' opacity='.7'>{value:.4g}</text>"
+        f"<path d='M{right:g} {(y := _BAR.y((value - low) / (high - low))):.1f}h4' "
+        f"stroke='currentColor' opacity='.5'/><text x='{right + 7:g}' y='{y + 4:.1f}' "
+        f"opacity='.7'>{value:.4g}</text>"
         for value in ticks(low, high)
     )
     return steps + names
@@ -432,10 +459,11 @@ def shade(colours: Sequence[str], share: float) -> str:
     )
 
 
-def _svg(body: str, said: str) -> str:
+def _svg(body: str, words: str) -> str:
     return (
-        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' width='{_WIDTH}' style='max-width:100%;height:auto;margin-right:12px' "
-        f"role='img' font-size='11' fill='currentColor' aria-label='{attribute(said)}'>{body}</svg>"
+        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' width='{_WIDTH}' "
+        "style='max-width:100%;height:auto;margin-right:12px' role='img' font-size='11' "
+        f"fill='currentColor' aria-label='{attribute(words)}'>{body}</svg>"
     )
 
 

@@ -71,48 +71,52 @@ def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
         The message is a clause.
     """
     if len(packed) > MOST_ARRAY_BYTES:
-        raise ValueError(f"arrays of {len(packed)} bytes, where {MOST_ARRAY_BYTES} are let in")
+        raise ValueError(
+            f"the file has {len(packed)} bytes, more than the limit of {MOST_ARRAY_BYTES}"
+        )
     if packed.count(_ENTRY) > 2 * MOST_ARRAYS:  # before ZipFile parses each entry
-        raise ValueError(f"more than {MOST_ARRAYS} arrays")
+        raise ValueError(f"the file has more than {MOST_ARRAYS} arrays")
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             entries = archive.infolist()
             if len(entries) > MOST_ARRAYS or len({entry.filename for entry in entries}) < len(
                 entries
             ):
-                raise ValueError(f"{len(entries)} arrays, or one twice")
+                raise ValueError(
+                    f"the file has more than {MOST_ARRAYS} arrays, or the same name twice"
+                )
             if wrong := next(
                 (each for each in entries if not _NAME.fullmatch(each.filename)), None
             ):
-                raise ValueError(f"no name of an array: {wrong.filename!r:.80}")
+                raise ValueError(f"{wrong.filename!r:.80} is not a valid name of an array")
             if other := next((each for each in entries if each.compress_type not in _PACKED), None):
-                raise ValueError(f"{other.filename} is packed as no array is")
+                raise ValueError(f"{other.filename} has an unsupported compression")
             if sum(each.file_size for each in entries) > MOST_UNPACKED_BYTES:
-                raise ValueError(f"arrays that unpack to more than {MOST_UNPACKED_BYTES} bytes")
+                raise ValueError(f"the unpacked arrays have more than {MOST_UNPACKED_BYTES} bytes")
             return {each.filename.removesuffix(".npy"): _array(archive, each) for each in entries}
     except _BROKEN as error:
-        raise ValueError(f"no file of arrays: {error}") from None
+        raise ValueError(f"the file is not a valid npz file: {error}") from None
 
 
 def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(entry) as file:
         content = file.read(entry.file_size + 1)
     if len(content) > entry.file_size:
-        raise ValueError(f"{entry.filename} is larger than it says")
+        raise ValueError(f"{entry.filename} is damaged: it is larger than its entry in the archive")
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)
     if version not in _LENGTHS:
-        raise ValueError(f"{entry.filename} is of an unknown version")
+        raise ValueError(f"{entry.filename} has an unknown version of the npy format")
     header = file.read(int.from_bytes(file.read(_LENGTHS[version]), "little"))
-    if not (told := _HEADER.fullmatch(header)):
-        raise ValueError(f"{entry.filename} holds no plain numbers: {header!r:.80}")
+    if not (match := _HEADER.fullmatch(header)):
+        raise ValueError(f"{entry.filename} must have plain numbers, not {header!r:.80}")
     try:
-        size = np.dtype(told[1].decode()).itemsize
+        size = np.dtype(match[1].decode()).itemsize
     except TypeError:
-        raise ValueError(f"{entry.filename} holds no numbers that there are: {told[1]!r}") from None
-    shape = [int(each) for each in told[2].split(b",") if each.strip()]
+        raise ValueError(f"{entry.filename} has the unknown data type {match[1]!r}") from None
+    shape = [int(each) for each in match[2].split(b",") if each.strip()]
     if math.prod(shape) * size != len(content) - file.tell():  # before anything is allocated for it
-        raise ValueError(f"{entry.filename} is not as large as it says")
+        raise ValueError(f"{entry.filename} is damaged: its size does not match its header")
     return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
 
 
@@ -188,75 +192,87 @@ def unpack_surrogate(header: bytes, packed: bytes) -> Surrogate:
     ValueError
         If the files contain anything else. The message is a clause.
     """
-    told = checks.built(_Header, checks.parsed_object(header))
-    if not 0 < len(told.models) <= MOST_OUTPUTS or len(
-        {model.output for model in told.models}
-    ) < len(told.models):
-        raise ValueError("a surrogate has some outputs, each once")
-    if told.arrays and told.arrays != hashlib.sha256(packed).hexdigest():
-        raise ValueError("its arrays are those of another surrogate")
+    found = checks.built(_Header, checks.parsed_object(header))
+    if not 0 < len(found.models) <= MOST_OUTPUTS or len(
+        {model.output for model in found.models}
+    ) < len(found.models):
+        raise ValueError(f"a surrogate must have 1 to {MOST_OUTPUTS} different outputs")
+    if found.arrays and found.arrays != hashlib.sha256(packed).hexdigest():
+        raise ValueError("the arrays belong to another surrogate")
     arrays = read_arrays(packed)
     if any(array.dtype != np.float64 or not np.isfinite(array).all() for array in arrays.values()):
-        raise ValueError("a surrogate is made of finite numbers")
-    rows = _shaped(arrays, "rows", (None, len(told.space)))
+        raise ValueError("the arrays of a surrogate must be finite numbers")
+    rows = _shaped(arrays, "rows", (None, len(found.space)))
     if len(rows) > (
-        MOST_GAUSSIAN if any(each.kind == "gp" for each in told.models) else 2 * MOST_JOBS
+        MOST_GAUSSIAN if any(each.kind == "gp" for each in found.models) else 2 * MOST_JOBS
     ):
-        raise ValueError(f"a surrogate of {len(rows)} results")
+        raise ValueError(f"the surrogate has too many results ({len(rows)})")
     models = {
         each.output: _model(each, f"{number}.", arrays, rows)
-        for number, each in enumerate(told.models)
+        for number, each in enumerate(found.models)
     }
-    return Surrogate(told.space, models, rows)
+    return Surrogate(found.space, models, rows)
 
 
 def _model(
-    told: _Model, before: str, arrays: Mapping[str, _Array], rows: _Array
+    parameters: _Model, before: str, arrays: Mapping[str, _Array], rows: _Array
 ) -> Gaussian | Ensemble:
     count, dimensions = rows.shape
-    if told.kind == "gp":
+    if parameters.kind == "gp":
         lengths, noise = (
             _shaped(arrays, f"{before}{name}", (size,))
             for name, size in (("lengths", dimensions), ("noise", count))
         )
         if (lengths <= 0).any() or (noise < 0).any():
-            raise ValueError("lengths are above zero, and no noise is below")
+            raise ValueError("the lengths must be greater than 0, and the noise must be at least 0")
         values = _shaped(arrays, f"{before}values", (count,))
         return Gaussian(
             rows,
             values,
             noise,
-            told.kernel,
-            told.variance,
+            parameters.kernel,
+            parameters.variance,
             lengths,
-            told.white,
-            told.mean,
-            told.scale,
+            parameters.white,
+            parameters.mean,
+            parameters.scale,
         )
-    if not (2 <= told.members <= _MOST_MEMBERS and 1 <= told.layers <= _MOST_LAYERS):
-        raise ValueError(f"an ensemble of {told.members} networks of {told.layers} layers")
+    if not (2 <= parameters.members <= _MOST_MEMBERS and 1 <= parameters.layers <= _MOST_LAYERS):
+        raise ValueError(
+            f"an ensemble of {parameters.members} networks with {parameters.layers} layers is "
+            "outside of the limits"
+        )
     weights = []
     biases = []
-    for member in range(told.members):
+    for member in range(parameters.members):
         size = dimensions
         layers = []
         ends = []
-        for layer in range(told.layers):
+        for layer in range(parameters.layers):
             layers.append(_shaped(arrays, f"{before}{member}.{layer}.w", (size, None)))
             if (size := layers[-1].shape[1]) > _MOST_WIDTH:
-                raise ValueError(f"a network of width {size}")
+                raise ValueError(
+                    f"a network must have a width of at most {_MOST_WIDTH}, not {size}"
+                )
             ends.append(_shaped(arrays, f"{before}{member}.{layer}.b", (size,)))
         if size != 1:
-            raise ValueError("a network gives one number")
+            raise ValueError(f"a network must return 1 number, not {size}")
         weights.append(tuple(layers))
         biases.append(tuple(ends))
-    return Ensemble(tuple(weights), tuple(biases), told.factor, told.noise, told.mean, told.scale)
+    return Ensemble(
+        tuple(weights),
+        tuple(biases),
+        parameters.factor,
+        parameters.noise,
+        parameters.mean,
+        parameters.scale,
+    )
 
 
 def _shaped(arrays: Mapping[str, _Array], name: str, shape: tuple[int | None, ...]) -> _Array:
     found = arrays.get(name)
     if found is None or len(found.shape) != len(shape):
-        raise ValueError(f"there is no array {name}, or another one")
-    if any(wanted not in (None, size) for wanted, size in zip(shape, found.shape, strict=True)):
-        raise ValueError(f"the array {name} is {found.shape}")
+        raise ValueError(f"the array {name} is missing, or must have {len(shape)} dimensions")
+    if any(expected not in (None, size) for expected, size in zip(shape, found.shape, strict=True)):
+        raise ValueError(f"the array {name} has the unexpected shape {found.shape}")
     return found

@@ -75,15 +75,15 @@ def _shown(state: ClusterState) -> list[DeclaredBag]:
 
 def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:
     """Return the snapshot of one bag."""
-    known = bag.state
+    bag_state = bag.state
     over = bag.over or state.over
     axes = _axes(bag)
-    points = [_point(bag, job, over=over) for job in known.jobs.values()]
+    points = [_point(bag, job, over=over) for job in bag_state.jobs.values()]
     if over:
         vms = []
     else:
         vms = _vms(state, bag, now)
-    results = len(known.counted)
+    results = len(bag_state.counted)
     states = [point[0] for point in points]
     shown: Bag = {
         "name": bag.name,
@@ -91,7 +91,7 @@ def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> B
         "words": text.work_words(bag, state),
         "about": _about(bag),
         "results": results,
-        "wanted": bag.spec.jobs,
+        "planned": bag.spec.jobs,
         "cost_words": cost.words if bag.dasks else "",
         "per_result": cost.total / results if results else None,
         "ends": "" if state.over and not bag.over else _ends(state, bag, now),
@@ -288,12 +288,12 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
     """
     from .policy.simulate import LEAST_FINISHED, MOST_HOURS, Progress
 
-    known = bag.state
+    bag_state = bag.state
     spec = bag.spec
     vms = sum(dask in bag.dasks for dask in state.leases.values())
-    finished = tuple(_took(known.jobs[number]) for number in known.counted)
-    running = tuple(job.done + max(now - job.began_at, 0.0) for job in known.running)
-    left = spec.jobs - len(known.counted)
+    finished = tuple(_took(bag_state.jobs[number]) for number in bag_state.counted)
+    running = tuple(job.done + max(now - job.began_at, 0.0) for job in bag_state.running)
+    left = spec.jobs - len(bag_state.counted)
     if len(finished) < LEAST_FINISHED:
         if vms:
             about = left * spec.job_seconds / vms
@@ -308,11 +308,11 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
     lived = [_age(state, vm, now) for vm in state.vms.values()]
     progress = Progress(
         left=left,
-        waiting=max(spec.begun - len(known.results), left) - len(running),
+        waiting=max(spec.begun - len(bag_state.results), left) - len(running),
         finished=tuple(seconds / _HOUR for seconds in finished),
         running=tuple(round(seconds / coarse) * coarse / _HOUR for seconds in running),
         vms=vms,
-        lost=sum(job.interruptions for job in known.jobs.values()),
+        lost=sum(job.interruptions for job in bag_state.jobs.values()),
         watched=round(sum(lived) / _DAY, 1) * _DAY / _HOUR,
         revocable=_revocable(state),
     )
@@ -356,19 +356,22 @@ def section_html(bag: Mapping[str, Any]) -> str:
 def text_of(bag: BagHandle) -> str:
     """Return the text of a bag for a terminal."""
     state = bag.cluster.state
-    known = state.of(DeclaredBag).get(bag.name)
-    if known is None:
+    work = state.of(DeclaredBag).get(bag.name)
+    if work is None:
         return repr(bag)
-    quality = words.quality_words(known)
-    said = f"{bag.name} on {state.name}: {words.bag_words(known)}"
-    return "\n".join([said, *([f"{words.tried_words(known)}; {quality}"] if quality else [])])
+    quality = words.quality_words(work)
+    line = f"{bag.name} on {state.name}: {words.bag_words(work)}"
+    return "\n".join([line, *([f"{words.tried_words(work)}; {quality}"] if quality else [])])
 
 
 def picture(bag: BagHandle) -> str:
     """Return the picture of a bag."""
     state = bag.cluster.state
     now = time.time()
-    return f"<div style='{WIDE}'>{bag_html(bag_view(state, bag.state, costs(state, now)[bag.name], now))}</div>"
+    return (
+        "<div "
+        f"style='{WIDE}'>{bag_html(bag_view(state, bag.state, costs(state, now)[bag.name], now))}</div>"
+    )
 
 
 def plot_html(plot: Plot) -> str:

@@ -40,24 +40,24 @@ def status_lines(
 
 def bag_words(bag: DeclaredBag) -> str:
     """Return `12 of 40 results, 4 under way, after 2 interruptions`, or how it ended."""
-    known = bag.state
-    made = f"{len(known.counted)} of {count(bag.spec.jobs, 'result')}"
-    if known.interruptions:
-        lost = f", after {count(known.interruptions, 'interruption')}"
+    state = bag.state
+    made = f"{len(state.counted)} of {count(bag.spec.jobs, 'result')}"
+    if state.interruptions:
+        lost = f", after {count(state.interruptions, 'interruption')}"
     else:
         lost = ""
-    failed = sum(job.phase == "failed" for job in known.jobs.values())
+    failed = sum(job.phase == "failed" for job in state.jobs.values())
     if failed and bag.phase != "failed":  # else its reason states that
         lost += f", {count(failed, 'job')} failed"
     if bag.over:
         # The reason of a complete bag states its results.
-        whole = bag.phase == "finished" and len(known.counted) >= bag.spec.jobs
+        whole = bag.phase == "finished" and len(state.counted) >= bag.spec.jobs
         return f"{bag.phase}: {plain(bag.reason)}{'' if whole else f', {made}'}{lost}"
     if bag.stop:
         return f"ends: {plain(bag.stop.reason)}, {made}"
-    if bag.phase == "declared" or not known.jobs:
+    if bag.phase == "declared" or not state.jobs:
         return "waits for workers"
-    return f"{made}, {len(known.running)} under way{lost}"
+    return f"{made}, {len(state.running)} under way{lost}"
 
 
 def tried_words(bag: DeclaredBag) -> str:
@@ -72,7 +72,10 @@ def tried_words(bag: DeclaredBag) -> str:
         many = "one batch"
     else:
         many = f"{tried} batches"
-    return f"learnt from {count(learnt[-1].results, 'result')}, {f'tried on {many}' if tried else 'not tried yet'}"
+    return (
+        f"learnt from {count(learnt[-1].results, 'result')}, "
+        f"{f'tried on {many}' if tried else 'not tried yet'}"
+    )
 
 
 def quality_words(bag: DeclaredBag) -> str:
@@ -82,19 +85,19 @@ def quality_words(bag: DeclaredBag) -> str:
     """
     learnt = bag.state.learnt
     judged = next((each for each in reversed(learnt) if each.judged), None)
-    said = []
+    parts = []
     for name, largest in learnt[-1].largest.items() if learnt else ():
         if judged and name in judged.coverage:
-            held = f"90% intervals held {judged.coverage[name]:.0%}, "
+            coverage = f"90% intervals held {judged.coverage[name]:.0%}, "
         else:
-            held = ""
+            coverage = ""
         goal = bag.spec.until.get(name) or bag.spec.until.get("")
         if goal:
             until = f" (until {number(goal)})"
         else:
             until = ""
-        said.append(f"{plain(name)}: {held}largest sd {number(largest)}{until}")
-    return "; ".join(said)
+        parts.append(f"{plain(name)}: {coverage}largest sd {number(largest)}{until}")
+    return "; ".join(parts)
 
 
 def section_words(section: Section) -> str:
@@ -104,8 +107,8 @@ def section_words(section: Section) -> str:
     the surrogate)`.
     """
     over = " and ".join(map(_range_words, section.over))
-    if section.held:
-        at = f", at {params_words(section.held)}"
+    if section.fixed:
+        at = f", at {params_words(section.fixed)}"
     else:
         at = ""
     means, sds = (
@@ -113,10 +116,10 @@ def section_words(section: Section) -> str:
         for rows in (section.means, section.sds)
     )
     if means:
-        said = f"{number(min(means))} to {number(max(means))}, sd at most {number(max(sds))}"
+        values = f"{number(min(means))} to {number(max(means))}, sd at most {number(max(sds))}"
     else:
-        said = "outside of the results"
-    return f"{plain(section.output)} over {over}{at}: {said} (from the surrogate)"
+        values = "outside of the results"
+    return f"{plain(section.output)} over {over}{at}: {values} (from the surrogate)"
 
 
 def _range_words(dimension: Dimension) -> str:
@@ -140,7 +143,10 @@ def event_words(event: Event) -> str:
         case b.BagSaved():
             return f"job {event.job} of {event.bag} is saved {render_duration(event.done)} into it"
         case b.BagResult():
-            return f"job {event.job} of {event.bag} has a result, after {render_duration(event.seconds)}"
+            return (
+                f"job {event.job} of {event.bag} has a result, after "
+                f"{render_duration(event.seconds)}"
+            )
         case b.BagLost():
             return f"job {event.job} of {event.bag} gave no result: {event.reason or event.why}"
         case b.BagLearnt():

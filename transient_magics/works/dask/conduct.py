@@ -20,7 +20,7 @@ from ...controller.record import Recorder
 from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
-from ...errors import ClusterError, ForeignError
+from ...errors import ClusterError, ForeignError, reason_of
 from ...journal import Event, VmState, events, now
 from ...protocol import agent_commands, layout
 from ...remote import push_bundle
@@ -56,7 +56,8 @@ class Dasks(Works[DaskSpec]):
             certificates.make(self.folder(name), name, self._until)
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"The keys of {name} cannot be created: {error}", where=str(self.folder(name))
+                f"The keys of {name} cannot be created: {reason_of(error)}",
+                where=str(self.folder(name)),
             ) from error
 
     def take_back(self) -> None:
@@ -150,7 +151,7 @@ class Dasks(Works[DaskSpec]):
 
     def knows(self, dask: str, vm: str, event: events.Event) -> bool:
         """Return whether the journal has an event of a VM, from an earlier controller."""
-        return event.time <= self.state.of(DaskState)[dask].heard.get(vm, 0)
+        return event.time <= self.state.of(DaskState)[dask].reported_at.get(vm, 0)
 
 
 class _Part(OnVm):

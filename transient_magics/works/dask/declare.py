@@ -66,7 +66,7 @@ def _wait_for_scheduler(dask: Dask, timeout: float) -> None:
     found = state.of(DaskState).get(dask.name)
     if dask.is_over(state):
         why = found.reason if found else f"{cluster.name} was deleted"
-        raise ClusterError(f"{dask.name} could not begin: {why}", where=cluster.name)
+        raise ClusterError(f"{dask.name} could not start: {why}", where=cluster.name)
 
 
 def _give_up(dask: Dask, error: BaseException) -> None:

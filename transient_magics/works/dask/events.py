@@ -19,7 +19,7 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,49}", re.ASCII)
 def _version(value: str) -> str:
     """Return a version that is safe in a `pip install` command. Raises ValueError."""
     if not _VERSION.fullmatch(value):
-        raise ValueError(f"{value!r:.80} is no version")
+        raise ValueError(f"{value!r:.80} is not a version")
     return value
 
 
@@ -108,7 +108,7 @@ def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, unti
         or about.get("vm", vm) != vm
         or not (schedules or isinstance(found, DaskCrashed | DaskGpuUnused))
     ):
-        raise ValueError(f"a {found.kind} event that is not this VM's to tell")
+        raise ValueError(f"this VM must not report a {found.kind} event")
     return found
 
 

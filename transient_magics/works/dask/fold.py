@@ -18,7 +18,7 @@ def begin(name: str, spec: Mapping[str, object], at: float) -> DaskState:
     return DaskState(name, DaskSpec.from_dict({**spec, "name": name}), declared_at=at)
 
 
-def _heard(
+def _reported(
     state: ClusterState,
     event: DaskServing | DaskLeft | DaskCrashed | DaskGpuUnused | DaskClosed,
 ) -> dict[str, int]:
@@ -27,7 +27,7 @@ def _heard(
         vm = event.vm
     else:
         vm = dask.vm
-    return {**dask.heard, vm: event.time}
+    return {**dask.reported_at, vm: event.time}
 
 
 @rules.of(DaskBegan)
@@ -38,24 +38,24 @@ def _(state: ClusterState, event: DaskBegan) -> ClusterState:
 
 @rules.of(DaskServing)
 def _(state: ClusterState, event: DaskServing) -> ClusterState:
-    return with_work(state, "dask", event.dask, serving=event, heard=_heard(state, event))
+    return with_work(state, "dask", event.dask, serving=event, reported_at=_reported(state, event))
 
 
 @rules.of(DaskLeft)
 def _(state: ClusterState, event: DaskLeft) -> ClusterState:
     left = state.of(DaskState)[event.dask].left + 1
-    return with_work(state, "dask", event.dask, left=left, heard=_heard(state, event))
+    return with_work(state, "dask", event.dask, left=left, reported_at=_reported(state, event))
 
 
 @rules.of(DaskCrashed)
 def _(state: ClusterState, event: DaskCrashed) -> ClusterState:
     dask = state.of(DaskState)[event.dask]
-    told = {"crashes": dask.crashes + 1, "heard": _heard(state, event)}
+    changes = {"crashes": dask.crashes + 1, "reported_at": _reported(state, event)}
     if event.vm == dask.vm:  # the state of a scheduler has no other copy
         return with_work(
-            state, "dask", event.dask, lost=f"its scheduler ended: {event.reason}", **told
+            state, "dask", event.dask, lost=f"its scheduler ended: {event.reason}", **changes
         )
-    return with_work(state, "dask", event.dask, **told)
+    return with_work(state, "dask", event.dask, **changes)
 
 
 @rules.of(DaskGpuUnused)
@@ -65,9 +65,13 @@ def _(state: ClusterState, event: DaskGpuUnused) -> ClusterState:
     }
     if event.seconds:
         unused[event.vm] = event.gpu
-    return with_work(state, "dask", event.dask, gpu_unused=unused, heard=_heard(state, event))
+    return with_work(
+        state, "dask", event.dask, gpu_unused=unused, reported_at=_reported(state, event)
+    )
 
 
 @rules.of(DaskClosed)
 def _(state: ClusterState, event: DaskClosed) -> ClusterState:
-    return with_work(state, "dask", event.dask, closed=event.reason, heard=_heard(state, event))
+    return with_work(
+        state, "dask", event.dask, closed=event.reason, reported_at=_reported(state, event)
+    )

@@ -31,7 +31,11 @@ async def forward(directory: Path, name: str) -> None:
     state = kept(directory / layout.JOURNAL).read()
     dask = state.of(DaskState).get(name)
     if dask is None or dask.over or dask.serving is None or state.spec is None:
-        raise ClusterError(f"{directory.name} has no Dask scheduler {name} now")
+        raise ClusterError(
+            f"The Dask scheduler of {name} is not running",
+            where=directory.name,
+            fix="Wait until it is ready, or start another one: cluster.dask()",
+        )
     vm = state.vms[dask.vm]
     spec = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text(encoding="utf-8")))
     async with Access(spec) as access:

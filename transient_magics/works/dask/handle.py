@@ -31,7 +31,7 @@ _open: dict[tuple[Identity, str], VmClient] = {}
 
 
 class Dask(Handle[DaskState, DaskState]):
-    """A Dask cluster: a scheduler beside the parameter server, and a worker process on each VM.
+    """A Dask cluster: a scheduler on the parameter server's VM, and a worker on each worker VM.
 
     `cluster.dask()` starts one. As a context manager it is stopped at the end of the block.
 
@@ -117,7 +117,7 @@ def client_of(cluster: BaseCluster, dask: DaskState) -> VmClient:
         return client
     if dask.over or dask.stop:
         raise ClusterError(
-            f"{dask.name} is over", where=cluster.name, fix="Start another one: cluster.dask()"
+            f"{dask.name} has ended", where=cluster.name, fix="Start another one: cluster.dask()"
         )
     if dask.serving is None:
         raise ClusterError(
@@ -144,7 +144,9 @@ def close_client(cluster: BaseCluster, name: str) -> None:
 def _check_versions(here: Mapping[str, str], there: Mapping[str, str]) -> None:
     missing = [name for name in ("python", *versions.SAME) if name not in there]
     if missing:
-        raise ClusterError(f"The VMs do not report their version of {missing[0]}")
+        raise ClusterError(
+            f"The VMs did not report their version of {missing[0]}", fix="Try again in a moment."
+        )
     what, fix = versions.mismatch(here, there)
     if what:
         raise DeclarationError(what, fix=fix)

@@ -21,7 +21,7 @@ class DaskState(Work[DaskSpec]):
     """VM of its scheduler; empty if it has none yet."""
     serving: DaskServing | None = None
     """Address of the scheduler, once it listens."""
-    heard: Mapping[str, int] = field(default_factory=dict[str, int])
+    reported_at: Mapping[str, int] = field(default_factory=dict[str, int])
     """Time (ns) of the last event, by VM; a new follower receives all events again."""
     gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
     """GPUs reported as unused since the worker started, by VM."""

@@ -47,9 +47,9 @@ def declare_job(
     name
         A name (default: the next free one, `job-1`).
     include
-        Files and folders that are copied into the folder in which it runs.
+        Files and folders that are copied to the working directory of the job.
     environment
-        Variables of its environment.
+        Environment variables of the command.
     pip
         Packages that it needs.
     options

@@ -98,7 +98,7 @@ def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: 
     found = read_foreign(line, _OF_JOB, VM, since, until)
     about = found.values
     if (about["job"], about["attempt"], about.get("rank", rank)) != (job, attempt, rank):
-        raise ValueError(f"a {found.kind} event of another job")
+        raise ValueError(f"the {found.kind} event belongs to another job")
     return found
 
 

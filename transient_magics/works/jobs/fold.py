@@ -31,7 +31,7 @@ def begin(name: str, spec: Mapping[str, object], at: float) -> JobState:
 def _(state: ClusterState, event: JobBegan) -> ClusterState:
     job = state.of(JobState)[event.job]
     if event.attempt != job.attempt + 1 or job.vms:
-        raise ValueError(f"attempt {event.attempt} does not follow on {job.attempt}")
+        raise ValueError(f"the next attempt must be {job.attempt + 1}, not {event.attempt}")
     refuse_unknown_vms(state, event.vms)
     return with_work(
         state,
@@ -63,7 +63,7 @@ def _(state: ClusterState, event: JobStarted) -> ClusterState:
 def _(state: ClusterState, event: JobKept) -> ClusterState:
     job = state.of(JobState)[event.job]
     if job.kept and event.number <= job.kept.number:
-        raise ValueError(f"archive {event.number} is no newer than {job.kept.number}")
+        raise ValueError(f"archive {event.number} is not newer than {job.kept.number}")
     packed = job.packed
     if event.attempt == job.attempt:
         packed = {**packed, event.rank: event.packed}

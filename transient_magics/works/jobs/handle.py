@@ -131,13 +131,13 @@ class Job(Handle[JobState, JobState]):
         archive = path_of(self.directory, number)
         if not is_complete and job.over and cluster.seat and not cluster.over:
             what = f"The last archive of {self.name} is still on {cluster.seat}"
-            fix = f"Try again in a moment; {archive} is the newest one here."
+            fix = f"Try again in a moment; the newest one on this machine is {archive}."
             raise ClusterError(what, where=self.cluster.name, fix=fix)
         try:
             if target.is_dir():
                 target.rmdir()
             elif target.exists():
-                raise ClusterError(f"{target} is not a folder", fix="Name another one.")
+                raise ClusterError(f"{target} is not a folder", fix="Name a folder.")
             unpack(archive, target)
         except (OSError, ValueError) as error:
             why = reason_of(error)
@@ -183,13 +183,13 @@ def job(name: str | None = None, cluster: Cluster | str | None = None) -> Job:
     name
         Its name (default: the newest job).
     cluster
-        Its cluster or the name of that (default: any cluster that has such a job).
+        The cluster or its name (default: any cluster that has such a job).
 
     Raises
     ------
     UnknownWorkError
         There is no such job.
     ClusterError
-        Several clusters have one.
+        Several clusters have such work.
     """
     return find_work("job", name, cluster)

@@ -150,7 +150,7 @@ def _refuse_command_and_code(values: Mapping[str, Any], code: Code) -> None:
             f"{code.called} needs a command", fix=f'For example: {code.called} "python train.py"'
         )
     name = code.called.lstrip("%")
-    what = "A job runs a command, or the code below it"
+    what = "A job needs a command, or code below it"
     if code.source:
         what += ", not both"
     raise DeclarationError(

@@ -38,25 +38,25 @@ def folder_or_none(value: str) -> str:
         name = value
     name = name.removeprefix("./")
     if name and not is_path(name):
-        raise ValueError(f"'{value:.80}' is no folder below the one in which the command runs")
+        raise ValueError(f"'{value:.80}' is not a folder below the one in which the command runs")
     return name
 
 
 def _command(value: str) -> str:
     if not value.strip():
-        raise ValueError("there is nothing to run")
+        raise ValueError("the command is empty")
     if "\0" in value:
-        raise ValueError("no command has a NUL in it")
+        raise ValueError("the command must not contain NUL")
     return value
 
 
 def variable_name(value: str) -> str:
     """Return a valid name of an environment variable. Raises ValueError."""
     if not _VARIABLE.fullmatch(value):
-        raise ValueError(f"{value!r:.80} is no name of a variable")
+        raise ValueError(f"{value!r:.80} is not a name of a variable")
     if value.startswith(RESERVED):
         raise ValueError(
-            f"{value} cannot be set: names with {' or '.join(RESERVED)} are not a job's"
+            f"{value} cannot be set, because names with {' or '.join(RESERVED)} are reserved"
         )
     return value
 
@@ -65,7 +65,7 @@ def _environment(value: Mapping[str, str]) -> Mapping[str, str]:
     for name, text in value.items():
         variable_name(name)
         if "\0" in text:
-            raise ValueError(f"{name} has a NUL in it")
+            raise ValueError(f"{name} must not contain NUL")
     return value
 
 

@@ -119,7 +119,8 @@ class TokenKeeper:
         self._tokens: Mapping[str, BoundedToken] = {}
         self._renew_at = 0.0
         self._pause = _FIRST_PAUSE
-        self.shortest = _SHORTEST_LIFE
+        self.least_seconds = _SHORTEST_LIFE
+        """The minimum time between two renewals, in seconds."""
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -127,7 +128,10 @@ class TokenKeeper:
         return {name: json.dumps(token.to_dict()).encode() for name, token in self._tokens.items()}
 
     async def renew(self) -> bool:
-        """Create new tokens if possible, and note what prevents it."""
+        """Replace all tokens by new ones and return True.
+
+        If one cannot be created, note why, keep the old ones and return False.
+        """
         try:
             self._tokens = {name: await mint() for name, mint in self._mints.items()}
         except CloudError as error:
@@ -141,7 +145,8 @@ class TokenKeeper:
         self._note(_SOURCE, "")
         self._pause = _FIRST_PAUSE
         ends = min(token.expires for token in self._tokens.values())
-        self._renew_at = now() + max((ends - now()) / 2, self.shortest)
+        # The minimum prevents a tight loop if tokens expire almost immediately.
+        self._renew_at = now() + max((ends - now()) / 2, self.least_seconds)
         return True
 
     async def keep(self) -> None:

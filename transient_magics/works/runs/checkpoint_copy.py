@@ -58,10 +58,10 @@ async def copy_checkpoints(connection: Connection, there: str, here: Path) -> No
 
 def _check_room(sizes: Mapping[str, int], new: Sequence[str], here: Path) -> None:
     if len({*sizes, *(path.name for path in here.iterdir())}) > MOST_FILES:
-        raise ForeignError(f"there are more than {MOST_FILES:,} files")
+        raise ForeignError(f"the folder has more than {MOST_FILES:,} files")
     if (size := sum(sizes[name] for name in new)) > room(here):
-        what = f"this machine's disk has no room for {-(-size // 2**20):,} MiB more"
-        raise RoomError(what, where=str(here), fix="Free some of it.")
+        what = f"this machine's disk has no room for another {-(-size // 2**20):,} MiB"
+        raise RoomError(what, where=str(here), fix="Free some space; then the copy is retried.")
 
 
 def _safe(line: str) -> bool:

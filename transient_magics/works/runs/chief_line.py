@@ -57,7 +57,9 @@ class ChiefLine:
         """Return the link of the chief's VM. Raises ConnectionLostError if that is gone."""
         link = self._link(self._vm) if self._vm else None
         if link is None:
-            raise ConnectionLostError("The parameter server's VM is not there")
+            raise ConnectionLostError(
+                "The parameter server has no VM; the controller waits for a new one"
+            )
         return link
 
     async def ask(self, command: Save | Evaluate) -> None:

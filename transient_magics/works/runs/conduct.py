@@ -321,13 +321,13 @@ class Runs(Works[RunSpec]):
             if moved in queue:
                 continue
             phase = "is over" if self._run(moved).over else "has begun already"
-            fix = "No run waits now."
+            fix = "The queue is empty."
             if queue:
-                fix = f"These wait: {', '.join(queue)}."
-            raise ClusterError(f"{moved} {phase}, and does not wait", fix=fix)
+                fix = f"The queue has: {', '.join(queue)}."
+            raise ClusterError(f"{moved} is not in the queue: it {phase}", fix=fix)
         if name == before:
             raise ClusterError(
-                f"{name} cannot begin before itself", fix="Name another run that waits."
+                f"{name} cannot start before itself", fix="Name another run in the queue."
             )
         self.recorder.record(events.TrainMoved(run=name, before=before))
 
@@ -337,7 +337,7 @@ class Runs(Works[RunSpec]):
         run = self.state.of(RunState).get(name)
         training = self._trainings.get(name)
         if run is None or training is None or run.phase != "running":
-            raise ClusterError(f"{name} does not train now")
+            raise ClusterError(f"{name} is not training", fix="Try again when it trains.")
         await training.ask_chief(command)
 
     def trace(self, name: str, worker: str) -> None:
@@ -349,12 +349,12 @@ class Runs(Works[RunSpec]):
         chosen = worker or next(iter(sorted(run.workers)), "")
         link = self.link(chosen) if chosen in run.workers else None
         if link is None:
-            what = f"{name} has no worker that trains now"
+            what = f"{name} has no worker that is training"
             if worker:
-                what = f"{worker} does not train in {name} now"
+                what = f"{worker} is not training in {name}"
             fix = ""
             if run.workers:
-                fix = f"There are: {', '.join(sorted(run.workers))}."
+                fix = f"Its workers are: {', '.join(sorted(run.workers))}."
             raise ClusterError(what, fix=fix)
 
         async def trace() -> None:

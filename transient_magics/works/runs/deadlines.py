@@ -96,7 +96,7 @@ class Deadlines:
             proposed = run.deadline.proposed
         if proposed is None or proposed.seq != proposal or now() > proposed.until:
             raise ClusterError(
-                f"What was proposed for {name} is not proposed any more", fix="See its panel."
+                f"The proposal for {name} is out of date", fix="See its panel for the present one."
             )
         self._recorder.record(
             events.DeadlineActed(

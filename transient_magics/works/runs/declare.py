@@ -87,7 +87,7 @@ def train(
     name : str, optional
         The name of the run (default: `run-1`, `run-2`, ...).
     model, hparams_set, problem : str
-        A model of Tensor2Tensor, its hyper-parameters and its data.
+        A model of Tensor2Tensor, its hyperparameters and its data.
     train_steps : int
         The number of steps (default: what the cell's `model.fit` declares).
     workers : int or str, optional
@@ -140,7 +140,7 @@ def train(
     fields = {**options, **registered, "name": new.expected_name, "train_steps": train_steps}
     spec = specified(chosen.state.spec, fields, workers, payload)
     if spec.share_input or spec.per_vm > 1:
-        what = "Only trials of a study share a VM and their input"
+        what = "Only trials of a study can share a VM and their input"
         raise DeclarationError(what, fix="Declare a study: %%sweep --per-vm 2.")
     on_vm = earlier is not None and _reachable(chosen, earlier)
     if finish_by is not None:
@@ -191,7 +191,7 @@ def declare_stalls(
 ) -> Stalls:
     """Measure where the time of a step goes, and return immediately.
 
-    Each of the eight measures is taken several times on VMs of the cluster. Like a run, the
+    Each of the eight measurements is repeated on VMs of the cluster. Like a run, the
     measurement waits until workers are free.
 
     Parameters
@@ -205,12 +205,12 @@ def declare_stalls(
     name : str, optional
         The name of the measurement (default: `stalls-1`, `stalls-2`, ...).
     repeats : int
-        How often each measure is taken.
+        The number of times to repeat each measurement.
     seconds : float
-        The duration of a measure, in seconds.
+        The duration of each measurement, in seconds.
     options
-        Options of a run that say what is trained: `model`, `hparams_set`, `problem`, `hparams`,
-        `data_dir`, `params`, `include`, `pip`, `wire`, `workers`.
+        Options of a run that define the model and the data: `model`, `hparams_set`, `problem`,
+        `hparams`, `data_dir`, `params`, `include`, `pip`, `wire`, `workers`.
 
     Returns
     -------
@@ -220,7 +220,7 @@ def declare_stalls(
     Raises
     ------
     DeclarationError
-        An option is invalid, or nothing is named to be measured.
+        An option is invalid, or no run or model is given.
     ClusterError
         There is no cluster for it.
 
@@ -229,15 +229,15 @@ def declare_stalls(
     >>> print(tm.declare_stalls("run-1").wait())
     """
     if repeats < LEAST_REPEATS:
-        what = f"{repeats} repeats cannot separate stalls from noise"
-        raise DeclarationError(what, where="--repeats", fix=f"Take {LEAST_REPEATS} or more.")
+        what = f"{repeats} repeats are too few to separate stalls from noise"
+        raise DeclarationError(what, where="--repeats", fix=f"Use {LEAST_REPEATS} or more.")
     if run is not None:
         source, options = _of_run(run, cluster, source, options)
         chosen = _cluster_of(run, cluster)
     else:
         chosen = cluster if isinstance(cluster, Cluster) else lookup.cluster(cluster)
     if not source and not options.get("model"):
-        what = "Nothing is named to be measured"
+        what = "The measurement needs a run or a model"
         fix = (
             "Name a run, or --model, --hparams-set and --problem, or write the model's cell "
             "below %%transient_stalls."
@@ -287,7 +287,7 @@ def _refuse_without_steps(source: str, options: Mapping[str, Any]) -> None:
         raise DeclarationError(
             "A run of a Tensor2Tensor model needs --train-steps",
             where=where,
-            fix="Give the number of steps that all workers make together.",
+            fix="Write the number of steps that all workers make together.",
         )
     try:
         tree = ast.parse(source)
@@ -296,9 +296,9 @@ def _refuse_without_steps(source: str, options: Mapping[str, Any]) -> None:
         return
     if not keras_cell.trains(tree):
         raise DeclarationError(
-            "Only a cell that calls model.fit says how many steps there are",
+            "The number of steps is unknown, because the cell does not call model.fit",
             where=where,
-            fix="Give --train-steps N, or train with model.fit(..., epochs=N).",
+            fix="Use --train-steps N, or train with model.fit(..., epochs=N).",
         )
     needing = {
         "finish_by": "--finish-by",
@@ -308,13 +308,13 @@ def _refuse_without_steps(source: str, options: Mapping[str, Any]) -> None:
     for name, option in needing.items():
         if options.get(name) and not (name != "finish_by" and options.get("eval_steps")):
             raise DeclarationError(
-                f"{option} needs --train-steps", where=where, fix="Give the number of steps."
+                f"{option} needs --train-steps", where=where, fix="Add the number of steps."
             )
     if options.get("check") is False:
         raise DeclarationError(
-            "--no-check needs --train-steps: the check finds out what model.fit declares",
+            "--no-check needs --train-steps, because only the check reads the steps of model.fit",
             where=where,
-            fix="Leave --no-check out, or give the number of steps.",
+            fix="Leave out --no-check, or add the number of steps.",
         )
 
 
@@ -330,9 +330,9 @@ def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | No
         raise DeclarationError(f"{called} has no checkpoint to continue from", where="--resume")
     made = max(earlier.state.checkpoint_step or 0, earlier.state.shipped_step or 0)
     if train_steps and made >= train_steps:
-        what = f"{called} has made {made:,} steps already, which count"
+        what = f"{called} has already made {made:,} steps, which count"
         raise DeclarationError(
-            what, where="--train-steps", fix=f"Give more than {made} to continue."
+            what, where="--train-steps", fix=f"Use more than {made:,} to continue."
         )
     return earlier
 
@@ -374,11 +374,13 @@ def _of_run(
 ) -> tuple[str, dict[str, Any]]:
     """Return the code of a run and the options with which it is measured."""
     if source or options.get("model"):
-        raise DeclarationError("Both a run and a model are named", fix="Leave out one of them.")
+        raise DeclarationError(
+            "A measurement needs a run or a model, not both", fix="Leave out one of them."
+        )
     if not isinstance(run, Run):
         run = _find_run(run, cluster)
     if is_brought(run.cluster.directory, run.name):
-        what = f"{run.name} was declared on another machine, so its code is not measured here"
+        what = f"{run.name} was declared on another machine, so its code cannot be measured here"
         raise DeclarationError(
             what, fix="Measure it there, or write its cell below %%transient_stalls."
         )

@@ -19,7 +19,8 @@ from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
 from ...protocol.step_parts import part_words
-from ...protocol.vm_events import TrainEvaluated
+from ...protocol.vm_events import TrainEpoch, TrainEvaluated
+from .fit_history import FitHistory
 from .stalls.handle import Stalls
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _EVALUATION_SECONDS = 1200.0
 _EVALUATION_SHARE = 0.5
 _SERVER = "ps-0"
-_LOG = f"Its log: run.logs({_SERVER!r})"
+_LOG = f"See its log: run.logs({_SERVER!r})"
 _OF_A_RUN = frozenset(
     {
         layout.RUN,
@@ -62,15 +63,15 @@ class Run(RecordedRun):
     """
 
     def advice(self, question: str) -> Advice:
-        """Return what it costs to give up processors that the provider wants back.
+        """Return the cost of giving up processors that the provider reclaims.
 
         The advice compares a lost worker, all workers shrunk, and a few workers shrunk, the fastest
-        first. It also has what was measured when VMs of the cluster were shrunk or revoked.
+        first. It also contains measurements from when VMs of the cluster were shrunk or revoked.
 
         Parameters
         ----------
         question : str
-            What the provider wants, such as `"reclaim 1"` for one worker, or `"reclaim 0.5"` for
+            The provider's request, such as `"reclaim 1"` for one worker, or `"reclaim 0.5"` for
             half of a worker.
 
         Returns
@@ -83,7 +84,7 @@ class Run(RecordedRun):
         DeclarationError
             The question is invalid.
         PlanError
-            The run does not train, or has no more workers than that.
+            The run is not training, or has too few workers.
 
         Examples
         --------
@@ -109,7 +110,7 @@ class Run(RecordedRun):
         return projected(found, self)
 
     def forecast(self, revocations: str | None = None) -> Forecast:
-        """Return when the run ends and what it will have cost, with intervals.
+        """Return the expected end and the expected cost of the run, with intervals.
 
         The forecast uses everything that has happened so far.
 
@@ -149,7 +150,7 @@ class Run(RecordedRun):
         deadline = self.state.deadline
         if deadline is None or deadline.proposed is None:
             raise ClusterError(
-                f"Nothing is proposed for {self.name}", fix="Its panel shows what is."
+                f"{self.name} has no proposal to agree to", fix="Its panel shows proposals."
             )
         commands.send(
             self.cluster.directory, Agree(run=self.name, proposal=proposal or deadline.proposed.seq)
@@ -257,14 +258,13 @@ class Run(RecordedRun):
     def evaluations(self) -> pandas.DataFrame:
         """Return all evaluations as a DataFrame with a row for each.
 
-        Steps that were made twice, because the VM of a parameter server was lost, may have two
-        rows.
+        Steps that were repeated because a parameter server was lost can have two rows.
 
         Returns
         -------
         pandas.DataFrame
-            The columns step, time (UTC), and one for each metric. `part` says which part of the dev
-            split was evaluated; it is there if an evaluation did not use the whole split.
+            The columns step, time (UTC), and one for each metric. If an evaluation used only a part
+            of the dev split, the column `part` describes it.
         """
         import pandas
 
@@ -292,10 +292,73 @@ class Run(RecordedRun):
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
         return frame
 
+    def epochs(self) -> pandas.DataFrame:
+        """Return the metrics of the cell's `model.fit` as a DataFrame with a row for each epoch.
+
+        Training metrics are those of all workers, as Keras computes them over an epoch.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns epoch (as Keras counts, from 0), step, time (UTC), and one for each metric:
+            those of validation data begin with `val_`.
+
+        Examples
+        --------
+        >>> tm.run("run-1").epochs().plot("epoch", ["loss", "val_loss"])
+        """
+        import pandas
+
+        found = self._epochs()
+        rows = [
+            {"epoch": event.epoch, "step": event.step, "time": event.time, **event.logs}
+            for event in found
+        ]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        frame = pandas.DataFrame(rows, columns=names or ["epoch", "step", "time"])
+        frame["time"] = pandas.to_datetime(frame["time"], utc=True)
+        return frame
+
+    def fit_history(self) -> FitHistory:
+        """Return the metrics by epoch in the form that `model.fit` returns.
+
+        `%%train` binds it to the name to which the cell binds the result of `model.fit`.
+
+        Returns
+        -------
+        FitHistory
+            `history`, `epoch` and `params`, as of `keras.callbacks.History`. They wait for the end
+            of the run.
+        """
+
+        def params() -> dict[str, int]:
+            spec = self.state.spec
+            epochs = -(-spec.train_steps // max(spec.epoch_steps, 1))
+            return {"epochs": spec.first_epoch + epochs, "steps": spec.epoch_steps}
+
+        return FitHistory(self.name, self.wait, self._epochs, params)
+
+    def output(self) -> str:
+        """Return what the callbacks of `model.fit` have printed so far.
+
+        Returns
+        -------
+        str
+            The last 2,000 characters of each epoch.
+        """
+        return "".join(event.output for event in self._epochs())
+
+    def _epochs(self) -> list[TrainEpoch]:
+        return [
+            event
+            for event in self.cluster.events()
+            if isinstance(event, TrainEpoch) and event.run == self.name
+        ]
+
     def tensorboard(self, folder: str | Path | None = None) -> Path:
         """Write the metrics and events of the run for TensorBoard.
 
-        A second call appends what is new, and `%tensorboard --logdir FOLDER` follows it.
+        A second call appends new values. `%tensorboard --logdir FOLDER` shows them.
 
         Parameters
         ----------
@@ -320,7 +383,7 @@ class Run(RecordedRun):
         """Trace one step of a worker with all its operations and those of the parameter servers.
 
         A traced step is several times slower than other steps, and does not count for speeds and
-        mini-batches. At most one step is traced in five minutes, fewer if a trace was expensive.
+        mini-batches. At most one step is traced in five minutes, or fewer if tracing is expensive.
 
         Parameters
         ----------
@@ -354,7 +417,7 @@ class Run(RecordedRun):
         ----------
         now : bool, default False
             Evaluate the model as it is now, while training continues, and wait for the result.
-            Otherwise the result is that of the last evaluation.
+            Otherwise return the result of the last evaluation.
 
         Returns
         -------
@@ -409,8 +472,8 @@ class Run(RecordedRun):
     ) -> ndarray | dict[str, ndarray]:
         """Return the predictions of the model of a checkpoint, computed on this machine.
 
-        The cluster may be gone. TensorFlow takes some seconds to start, so ask for many predictions
-        at once.
+        The cluster can be deleted. TensorFlow takes seconds to start, so compute many predictions
+        with one call.
 
         Parameters
         ----------
@@ -462,12 +525,13 @@ class Run(RecordedRun):
         checkpoint: str | int = "last",
         trust: bool = False,
     ) -> list[str]:
-        """Return the texts with which a Tensor2Tensor model answers other texts.
+        """Return the output texts of a Tensor2Tensor model for input texts.
 
-        The encoders of the problem convert texts to token numbers and back. A model with inputs
-        answers them, a language model continues them, a classifier names their classes. With a
-        `beam_size` of 1 each token is the likeliest one. Larger sizes use Tensor2Tensor's beam
-        search, which takes as many times the time; its t2t_decoder uses 4.
+        The encoders of the problem convert texts to token numbers and back. A
+        sequence-to-sequence model returns its outputs, a language model continues the texts, and
+        a classifier returns the names of classes. With a `beam_size` of 1, decoding is greedy.
+        Larger sizes use Tensor2Tensor's beam search, whose duration grows in proportion. The
+        program t2t_decoder uses 4.
 
         Parameters
         ----------
@@ -476,9 +540,9 @@ class Run(RecordedRun):
         data_dir : str or Path, optional
             The folder with the vocabulary of the problem (default: the one beside the checkpoint).
         beam_size : int, default 1
-            The number of beginnings that are kept.
+            The beam size.
         alpha : float, default 0.6
-            The preference of a beam search for longer texts.
+            The length penalty of the beam search. Larger values prefer longer texts.
         average : int, default 1
             Use the mean of this many last checkpoints, which the run must have kept (`--keep`).
         checkpoint : {"last", "best"} or int, default "last"
@@ -489,7 +553,7 @@ class Run(RecordedRun):
         Returns
         -------
         list of str
-            An answer for each text.
+            The output for each text.
 
         Raises
         ------
@@ -511,8 +575,8 @@ class Run(RecordedRun):
     ) -> Path:
         """Write the model of a checkpoint as a SavedModel.
 
-        The signature `serving_default` takes and returns what `predict` does, and includes the
-        preprocessing. `tf.saved_model.load` and TensorFlow Serving read it.
+        The signature `serving_default` has the inputs and outputs of `predict`, and includes the
+        preprocessing. `tf.saved_model.load` and TensorFlow Serving read the folder.
 
         Parameters
         ----------
@@ -545,8 +609,8 @@ class Run(RecordedRun):
     ) -> Any:
         """Return the compiled Keras model of the cell with the weights of a checkpoint.
 
-        The cell runs in this process and imports TensorFlow here, which nothing else does. The
-        model can be evaluated and trained like any other; its optimizer starts afresh. Only arrays
+        The cell runs in this process and imports TensorFlow here. No other method does this. The
+        model can be evaluated and trained like any other; its optimizer is new. Only arrays
         are read from the checkpoint, and they must fit the weights of the model.
 
         Parameters
@@ -621,7 +685,9 @@ class Run(RecordedRun):
         except (OSError, shutil.Error) as error:
             why = reason_of(error)
             raise TrainingError(
-                f"The results of {self.name} cannot be written: {why}", where=str(target)
+                f"The results of {self.name} cannot be written: {why}",
+                where=str(target),
+                fix="Choose another folder, or free some space.",
             ) from error
         if place := self.place:
             fetch(*place, target, results=self.recorded.over)

@@ -440,9 +440,9 @@ def _declare(values: dict[str, Any], code: Code) -> Run:
     for name, option in _OF_OWN_CLUSTER.items():
         if name in values:
             raise DeclarationError(
-                f"{option} belongs to a cluster that the run declares",
+                f"{option} needs a cluster that the run declares",
                 where=option,
-                fix="Name its workers, as in %%train k80x4.",
+                fix="Name its workers, such as %%train k80x4.",
             )
     return train(source=code.source, line_offset=code.line_offset, **values)
 
@@ -454,6 +454,16 @@ def _notes(values: Mapping[str, Any], code: Code) -> list[str]:
     if values.get("model"):
         return []
     return keras_cell.notes(code.source, code.line_offset)
+
+
+def _names(run: Run, code: Code) -> dict[str, object]:
+    """Return the result of `model.fit` under the name to which the cell binds it."""
+    from ...client import keras_cell
+
+    name = keras_cell.history_name(code.source)
+    if not name:
+        return {}
+    return {name: run.fit_history()}
 
 
 _OF_A_RUN = (
@@ -550,6 +560,7 @@ COMMANDS = (
         ),
         check=check_train,
         notes=_notes,
+        names=_names,
         example="--model resnet --hparams-set resnet_cifar_32 --problem image_digits "
         "--train-steps 2000",
         epilog=(

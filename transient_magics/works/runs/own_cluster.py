@@ -1,7 +1,7 @@
 """The cluster of a run that names its workers: `%%train k80x4`.
 
-A kernel without a cluster declares one for the run, which is deleted when the run ends. A kernel
-that has one trains on it, if it has these workers.
+A kernel without a cluster declares one for the run, which is deleted when the run ends. If the
+kernel already has a cluster with these workers, the run uses that cluster.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ def train_on(
     max_hours
         The time limit of a new cluster, in hours.
     options
-        The options of `train`. Without `finish_by`, `max_cost` is the limit of a new cluster in
-        US dollars.
+        The options of `train`. With `finish_by`, `max_cost` limits the run, otherwise a new
+        cluster, in US dollars.
 
     Raises
     ------
     DeclarationError, ClusterError
-        As `cluster_with` and `train` do. A cluster that was declared for the run is deleted then.
+        See `cluster_with` and `train`. After an error, a cluster that was declared for the run is
+        deleted.
     """
     if options.get("cluster") is not None:
         raise DeclarationError(
-            f"Both {workers} and --cluster are given", fix="Leave one of them out."
+            f"{workers} and --cluster cannot be used together", fix="Leave out one of them."
         )
     limit = None
     if options.get("finish_by") is None:
@@ -105,15 +106,15 @@ def cluster_with(
     if own:
         name = own[0].name
         spec = own[0].state.spec
-        there = render_groups(spec.groups) if spec else "other workers"
+        existing = render_groups(spec.groups) if spec else "other workers"
         raise DeclarationError(
-            f"This notebook has the cluster {name} with {there}, not {workers}",
+            f"This notebook has the cluster {name} with {existing}, not {workers}",
             fix=f"Leave {workers} out to train on {name}, or change it with "
             f"%transient_cluster resize {name} {workers}",
         )
     if project and max_cost is None and max_hours is None:
         raise DeclarationError(
-            f"A cluster in {project} costs money, and has no limit",
+            f"A cluster in {project} costs money and needs a limit",
             where="--project",
             fix="Add --max-cost DOLLARS or --max-hours HOURS.",
         )
@@ -123,9 +124,9 @@ def cluster_with(
     return launch.declare(declared), True
 
 
-def _alike(declared: Iterable[WorkerGroup], there: Iterable[WorkerGroup]) -> bool:
-    """Return whether groups have the declared numbers of workers, in the zones that are named."""
-    zones = any(group.zone for group in declared)
+def _alike(requested: Iterable[WorkerGroup], existing: Iterable[WorkerGroup]) -> bool:
+    """Return whether both have the same workers; zones count only if a requested group names one."""
+    zones = any(group.zone for group in requested)
 
     def counted(groups: Iterable[WorkerGroup]) -> Counter[tuple[str, str]]:
         counts = Counter[tuple[str, str]]()
@@ -133,4 +134,4 @@ def _alike(declared: Iterable[WorkerGroup], there: Iterable[WorkerGroup]) -> boo
             counts[group.accelerator, (group.zone or "") if zones else ""] += group.count
         return counts
 
-    return counted(declared) == counted(there)
+    return counted(requested) == counted(existing)

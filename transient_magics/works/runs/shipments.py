@@ -113,7 +113,9 @@ class Shipments:
                         async with asyncio.timeout(_POLL_SECONDS):
                             await self._saved.wait()
         except TimeoutError:
-            raise TrainingError(f"none was written within {_LAST_SAVE_SECONDS:.0f} s") from None
+            raise TrainingError(
+                f"no checkpoint was written within {_LAST_SAVE_SECONDS:.0f} s"
+            ) from None
         if self._unsaved:
             raise TrainingError(self._unsaved)
         if not await self._in_bucket(self._asked_step):

@@ -40,9 +40,7 @@ async def bring(connection: Connection, run: str, worker: str, folder: Path) -> 
                     raise TrainingError(f"{recent}: the next in {left}")
                 await asyncio.sleep(_EVERY)
     except TimeoutError:
-        raise TrainingError(
-            f"{worker} made no step within {_PATIENCE:.0f} s that could be traced"
-        ) from None
+        raise TrainingError(f"{worker} made no step within {_PATIENCE:.0f} s") from None
     finally:
         await connection.remove(request)
     path = layout.trace_of(worker)

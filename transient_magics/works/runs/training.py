@@ -667,9 +667,11 @@ def _fit_of(spec: RunSpec) -> dict[str, Any]:
     """
     return {
         "steps": spec.train_steps,
-        "epoch_steps": spec.eval_steps or 0,
+        "epoch_steps": spec.epoch_steps,
+        "first_epoch": spec.first_epoch,
+        "eval_steps": spec.eval_steps or 0,
         "keep_best": spec.keep_best,
-        "stop_when": spec.stop_when,
+        "callbacks": spec.callbacks,
     }
 
 

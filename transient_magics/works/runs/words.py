@@ -20,6 +20,7 @@ from ...protocol.vm_events import (
     TrainCheckpoint,
     TrainData,
     TrainDetour,
+    TrainEpoch,
     TrainEvaluated,
     TrainFailed,
     TrainFinished,
@@ -49,6 +50,7 @@ QUIET = (
     "deadline.outlook",
     "worker.replaced",
 )
+_MOST_PRINTED = 200
 TONES = {
     TrainFailed: "bad",
     TrainSlow: "warn",
@@ -87,21 +89,22 @@ def work_words(run: RunState, cluster: ClusterState | None) -> str:
     cluster
         The state of its cluster, which says whether other runs are before it; None: unknown.
     """
-    of = f"{'measure' if run.spec.stalls else 'step'} {counted_words(run)}"
-    loss = "" if run.loss is None else f", loss {number(run.loss)}"
+    # For example "step 5 of 10"; a measurement of stalls counts measures instead.
+    progress = f"{'measure' if run.spec.stalls else 'step'} {counted_words(run)}"
+    loss_clause = "" if run.loss is None else f", loss {number(run.loss)}"
     if run.phase == "declared":
         waiting = waits_for(run, cluster) if cluster else ""
         return waiting or "waits for its first step"
     if run.phase == "failed":
         return f"failed at step {run.step:,}: {plain(run.reason)}"
     if run.phase == "finished":
-        return _end_words(run, of, loss)
+        return _end_words(run, progress, loss_clause)
     if is_evaluated(run):
-        return f"{of} made{loss}, {_last_part(run)}"
+        return f"{progress} made{loss_clause}, {_last_part(run)}"
     workers = count(len(run.workers), "worker")
     if run.spec.stalls:
-        return f"{of} taken, {workers}"
-    return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {workers}"
+        return f"{progress} taken, {workers}"
+    return f"{progress}, {number(run.steps_per_second)} steps/s{loss_clause}, {workers}"
 
 
 def work_phase(run: RunState) -> str:
@@ -464,6 +467,13 @@ def _result_words(event: Event) -> str:
             scores = scores_words({**event.metrics, **dict.fromkeys(event.undefined, math.nan)})
             scores += evaluated_words(event.examples, event.complete, event.of, event.endless)
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
+        case TrainEpoch():
+            printed = "; ".join(event.output.split("\n")).strip("; ")
+            output = ""
+            if printed:
+                output = f"; callbacks printed: {plain(printed, _MOST_PRINTED)}"
+            scores = ", ".join(f"{name} {number(value)}" for name, value in event.logs.items())
+            return f"{event.run} ended epoch {event.epoch + 1}: {scores}{output}"
         case TrainUnevaluated():
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
         case TrainBest():

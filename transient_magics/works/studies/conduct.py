@@ -83,7 +83,7 @@ class Studies(Works[StudySpec]):
         """Check that the sampler is installed. Raises ClusterError."""
         if package := missing(spec):
             raise ClusterError(
-                f"{name} needs {package}, which is not installed where the controller runs"
+                f"{name} needs {package}, which is not installed on the controller's machine"
             )
 
     def failed(self, name: str, reason: str) -> events.WorkStopping:
@@ -112,13 +112,16 @@ class Studies(Works[StudySpec]):
         if request and request in study.requests:
             return
         if study.spec.sampler == "none":
-            raise ClusterError(f"{name} has one point", fix="Only a study with --over is extended.")
+            raise ClusterError(
+                f"{name} has only one point, so it cannot be extended",
+                fix="Declare a study with --over.",
+            )
         if study.spec.parts:
             raise ClusterError(
-                f"{name} tries each of its points already, on {', '.join(study.spec.parts)}"
+                f"{name} already tries all of its points, on {', '.join(study.spec.parts)}"
             )
-        if study.spec.sampler == "grid" and study.wanted >= study.spec.points:
-            raise ClusterError(f"{name} tries all {study.spec.points} points of its grid already")
+        if study.spec.sampler == "grid" and study.planned >= study.spec.points:
+            raise ClusterError(f"{name} already tries all {study.spec.points} points of its grid")
         self.recorder.record(StudyExtended(study=name, trials=trials, request=request))
 
     def tick(self, tick: Tick) -> None:

@@ -37,7 +37,9 @@ def parse_configurations(on: str | Sequence[str]) -> tuple[str, ...]:
         texts = [str(words) for words in on]
     if not any(words.strip() for words in texts):
         raise DeclarationError(
-            "There is no configuration", where="--on", fix="For example: --on k80x1,k80x4"
+            "--on needs at least one configuration",
+            where="--on",
+            fix="For example: --on k80x1,k80x4",
         )
     if not all(words.strip() for words in texts):
         raise DeclarationError(
@@ -46,14 +48,20 @@ def parse_configurations(on: str | Sequence[str]) -> tuple[str, ...]:
             fix="For example: --on k80x1,k80x4",
         )
     if len(texts) > MOST:
-        raise DeclarationError(f"{len(texts)} configurations are more than {MOST}", where="--on")
+        raise DeclarationError(
+            f"{len(texts)} configurations exceed the limit of {MOST}",
+            where="--on",
+            fix="Try fewer.",
+        )
     configurations: list[str] = []
     for words in texts:
         machines = _machines(words)
         same = [written for written in configurations if parse_machines(written) == machines]
         if same:
-            fix = "--repeat 5 trains each point five times."
-            raise DeclarationError(f"{same[0]} is there twice", where="--on", fix=fix)
+            fix = "To train each point five times, use --repeat 5."
+            raise DeclarationError(
+                f"The configuration {same[0]} occurs twice", where="--on", fix=fix
+            )
         configurations.append(render_machines(machines))
     return tuple(configurations)
 
@@ -129,7 +137,7 @@ def parts(
     )
     count = len(configurations) - len(here)
     if count > MOST_OWN:
-        what = f"{count} configurations need clusters of their own, more than {MOST_OWN}"
+        what = f"{count} configurations need separate clusters, but the limit is {MOST_OWN}"
         raise DeclarationError(
             what, where="--on", fix="Try fewer, or declare a cluster that holds more of them first."
         )

@@ -183,7 +183,7 @@ def _stops(study: StudyState, state: ClusterState) -> list[Decision]:
     return [
         StopRun(name, save=trial.state == "stopped")
         for trial in study.trials.values()
-        if trial.told
+        if trial.ended
         for name in trial.runs
         if (run := state.of(RunState).get(name)) and not run.over
     ]
@@ -213,7 +213,7 @@ def _next(
         return []
     if reason := _reason_to_end(study, state, now):
         return [EndStudy(reason)]
-    if len(study.trials) >= study.wanted:
+    if len(study.trials) >= study.planned:
         if study.running:
             return []
         return [EndStudy()]
@@ -258,7 +258,7 @@ def _reason_to_end(study: StudyState, state: ClusterState, now: float) -> str:
         return f"its limit of {render_duration(3600 * spec.max_hours)} has passed"
     if spec.max_cost is not None and charged(state, study.name, now) >= spec.max_cost:
         return f"its limit of {render_money(spec.max_cost)} is spent"
-    ended = [trial for trial in study.trials.values() if trial.told]
+    ended = [trial for trial in study.trials.values() if trial.ended]
     if (
         len(ended) >= FIRST
         and all(trial.state == "failed" for trial in ended)
@@ -280,5 +280,5 @@ def _gets_further(study: StudyState, state: ClusterState) -> bool:
             default=0,
         )
 
-    most = max(steps(trial) for trial in study.trials.values() if trial.told)
+    most = max(steps(trial) for trial in study.trials.values() if trial.ended)
     return any(steps(trial) > most for trial in study.running)

@@ -78,8 +78,8 @@ def declare_study(
 ) -> Study | StudyPreview:
     """Declare a study of the code in `source` and return immediately.
 
-    Configurations that the cluster holds are tried on parts of it. Each other one has a cluster of
-    its own; these run one after the other.
+    Configurations that fit into the cluster use its workers. For each other configuration, the
+    study declares a cluster, one after another.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def declare_study(
         machines for machines in configurations if not (running and running.holds(machines))
     ]
     if elsewhere and trials is not None:
-        what = "A study on several clusters tries each point on each configuration"
+        what = "A study on several clusters always tries each point on each configuration"
         raise DeclarationError(what, where="--trials", fix="Leave out --trials.")
     if name:
         name = parse_name(name, "--name")
@@ -219,7 +219,7 @@ def declare_study(
             fix = install_extra("sweep")
         else:
             fix = f"Run: pip install {package}"
-        raise DeclarationError(f"{package} is not installed", where="this study needs it", fix=fix)
+        raise DeclarationError(f"The study needs {package}, which is not installed", fix=fix)
     if dry_run:
         return StudyPreview(spec, tuple(found), source)
     each_tries = max(1, count_points(space))
@@ -292,7 +292,7 @@ def _configurations(on: str | Sequence[str], workers: int | None) -> tuple[str, 
     if not on:
         return ()
     if workers is not None:
-        what = "--on says how many workers each run takes"
+        what = "--on and --workers cannot be used together"
         raise DeclarationError(
             what, where="--workers", fix="Leave out --workers, or write --on k80x4."
         )

@@ -17,14 +17,14 @@ rules = Rules()
 def begin(name: str, spec: Mapping[str, object], at: float) -> StudyState:
     """Return the state of a study that was declared at a moment (seconds since 1970)."""
     declared = StudySpec.from_dict({**spec, "name": name})
-    return StudyState(name, declared, declared_at=at, wanted=declared.bounded(declared.trials))
+    return StudyState(name, declared, declared_at=at, planned=declared.bounded(declared.trials))
 
 
 @rules.of(StudyAsked)
 def _(state: ClusterState, event: StudyAsked) -> ClusterState:
     study = state.of(StudyState)[event.study]
     if event.trial != len(study.trials):
-        raise ValueError(f"trial {event.trial} does not follow on {len(study.trials) - 1}")
+        raise ValueError(f"the next trial must be {len(study.trials)}, not {event.trial}")
     trial = TrialState(event.trial, dict(event.params), event.runs, asked_at=event.at)
     return _with_study(state, event, trials={**study.trials, event.trial: trial})
 
@@ -32,25 +32,25 @@ def _(state: ClusterState, event: StudyAsked) -> ClusterState:
 @rules.of(StudyTold)
 def _(state: ClusterState, event: StudyTold) -> ClusterState:
     trials = state.of(StudyState)[event.study].trials
-    if trials[event.trial].told:
-        raise ValueError(f"trial {event.trial} was told before")
-    told = changed(
+    if trials[event.trial].ended:
+        raise ValueError(f"trial {event.trial} has already ended")
+    ended = changed(
         trials[event.trial],
         state=event.state,
         value=event.value,
         reason=event.reason,
-        told_at=event.at,
+        ended_at=event.at,
     )
-    return _with_study(state, event, trials={**trials, event.trial: told})
+    return _with_study(state, event, trials={**trials, event.trial: ended})
 
 
 @rules.of(StudyExtended)
 def _(state: ClusterState, event: StudyExtended) -> ClusterState:
     study = state.of(StudyState)[event.study]
-    wanted = study.spec.bounded(study.wanted + event.trials)
+    planned = study.spec.bounded(study.planned + event.trials)
     requests = study.requests | {event.request}
     return _with_study(
-        state, event, wanted=wanted, requests=requests, stop=None, stopping_at=0.0, reason=""
+        state, event, planned=planned, requests=requests, stop=None, stopping_at=0.0, reason=""
     )
 
 
@@ -73,7 +73,7 @@ def _with_study(
 def _with_phase(study: StudyState, at: float) -> StudyState:
     """Return the study in the phase that follows from its trials, at a moment."""
     if study.stopping and not study.running:
-        told = sum(trial.told for trial in study.trials.values())
-        phase = "finished" if told >= study.wanted else "stopped"
+        count = sum(trial.ended for trial in study.trials.values())
+        phase = "finished" if count >= study.planned else "stopped"
         return changed(study, phase=phase, ended_at=study.ended_at or at)
     return changed(study, phase="running" if study.trials else "declared", ended_at=0.0)

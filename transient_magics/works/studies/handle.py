@@ -143,7 +143,7 @@ class Study(Handle[StudyState, "Trial | None"]):
 
     @property
     def alone(self) -> bool:
-        """Whether `cluster` was made for the study."""
+        """Whether `cluster` was declared only for the study."""
         return self._spec is not None and self._spec.alone
 
     @property
@@ -211,7 +211,7 @@ class Study(Handle[StudyState, "Trial | None"]):
                         for run in trial.runs
                         if run in state.of(RunState)
                     ),
-                    "seconds": (trial.told_at or now()) - trial.asked_at,
+                    "seconds": (trial.ended_at or now()) - trial.asked_at,
                     "dollars": sum(by_name[run].total for run in trial.runs if run in by_name),
                     "best": trial is best,
                     "reason": trial.reason,
@@ -239,9 +239,9 @@ class Study(Handle[StudyState, "Trial | None"]):
 
     @property
     def optuna(self) -> optuna.Study:
-        """The study as one of Optuna's, with all trials so far, for its plots and its dashboard.
+        """A copy of the study for Optuna's plots and dashboard, with all trials so far.
 
-        It is a copy, made from the journal each time. Raises ClusterError without Optuna.
+        The copy is made from the journal each time. Raises ClusterError without Optuna.
         """
         return optuna_study(self.begun or [(self.cluster.state, self.state)])
 
@@ -272,7 +272,7 @@ class Study(Handle[StudyState, "Trial | None"]):
     def cost(self) -> Cost:
         """Return the cost of the trials so far on all clusters of the study.
 
-        Start-up and idle time of clusters that it has for itself are in their bills only.
+        Start-up and idle time of clusters that the study declared are only in their bills.
 
         Returns
         -------
@@ -306,7 +306,7 @@ class Study(Handle[StudyState, "Trial | None"]):
         Raises
         ------
         TrainingError
-            The time is up, or the study ended early without a complete trial.
+            The time limit has passed, or the study ended early without a complete trial.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for part in self.parts:
@@ -316,7 +316,7 @@ class Study(Handle[StudyState, "Trial | None"]):
             state = part._until_over(timeout, left)
             study = state.of(StudyState).get(self.name)
             if study is None and not self.begun:
-                raise TrainingError(f"{part.cluster.name} was deleted before {self.name} began")
+                raise TrainingError(f"{part.cluster.name} was deleted before {self.name} started")
             if study and study.reason and self.best is None:
                 why = f"{self.name} ended without a complete trial: {study.reason}"
                 raise TrainingError(why, where=part.cluster.name)
@@ -348,7 +348,7 @@ class Study(Handle[StudyState, "Trial | None"]):
             The study has no further points, or its cluster is gone.
         """
         if trials < 1:
-            raise ClusterError(f"A study is extended by one trial at least, not by {trials}")
+            raise ClusterError(f"The number of added trials must be at least 1, not {trials}")
         request = f"r{secrets.token_hex(8)}"
         commands.send(
             self.cluster.directory, ExtendStudy(study=self.name, trials=trials, request=request)
@@ -357,8 +357,7 @@ class Study(Handle[StudyState, "Trial | None"]):
     def stop(self) -> None:
         """Stop the trials, each with a last checkpoint, and start no further ones.
 
-        The results so far remain. Clusters that the study has for itself are deleted, also those
-        that wait for their turn.
+        The results so far are kept. Clusters that the study declared are deleted.
 
         Raises
         ------
@@ -412,9 +411,9 @@ class Study(Handle[StudyState, "Trial | None"]):
         return f"<Study {self.name} on {where}: {self._progress(studies)}>"
 
     def _progress(self, studies: Sequence[StudyState]) -> str:
-        ended = sum(trial.told for study in studies for trial in study.trials.values())
+        ended = sum(trial.ended for study in studies for trial in study.trials.values())
         spec = studies[0].spec
-        return f"{ended} of {spec.points if spec.parts else studies[0].wanted} trials"
+        return f"{ended} of {spec.points if spec.parts else studies[0].planned} trials"
 
 
 handle = Study

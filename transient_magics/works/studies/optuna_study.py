@@ -42,7 +42,7 @@ def optuna_study(parts: Sequence[tuple[ClusterState, StudyState]]) -> optuna.Stu
     try:
         import optuna
     except ImportError:
-        raise ClusterError(_MISSING, fix="%pip install optuna, then ask again.") from None
+        raise ClusterError(_MISSING, fix="Run %pip install optuna, and try again.") from None
     study = parts[0][1]
     direction = "maximize" if study.spec.goal.direction == "max" else "minimize"
     # Optuna logs the creation of a study, which would appear in the user's cell.
@@ -61,21 +61,21 @@ def optuna_study(parts: Sequence[tuple[ClusterState, StudyState]]) -> optuna.Stu
 def _trial(
     state: ClusterState, study: StudyState, trial: TrialState, space: dict[str, Any]
 ) -> optuna.trial.FrozenTrial:
+    """Return a trial as Optuna's; `space` has the distributions of the parameters, by name."""
     from optuna.trial import FrozenTrial
-    from optuna.trial import TrialState as Phase
+    from optuna.trial import TrialState as OptunaState
 
+    value = None
     if trial.state in ("complete", "pruned"):
         value = value_of(state, study, trial)
-    else:
-        value = None
-    if value is not None and math.isfinite(value):
-        known = value
-    else:
-        known = None
-    phase = Phase[STATES.get(trial.state, "RUNNING")]
-    if phase == Phase.COMPLETE and known is None:
-        phase = Phase.FAIL
+    if value is not None and not math.isfinite(value):
+        value = None  # Optuna's plots cannot show it.
+    optuna_state = OptunaState[STATES.get(trial.state, "RUNNING")]
+    if optuna_state == OptunaState.COMPLETE and value is None:
+        # Optuna does not accept a complete trial without a value.
+        optuna_state = OptunaState.FAIL
     runs = runs_of(state, trial)
+    # Several runs of a trial have no common curve.
     if len(runs) == 1:
         measured = dict(evaluated(runs[0], study.spec.goal))
     else:
@@ -88,10 +88,10 @@ def _trial(
     return FrozenTrial(
         number=study.spec.first + trial.number,
         trial_id=study.spec.first + trial.number,
-        state=phase,
-        value=known if phase in (Phase.COMPLETE, Phase.PRUNED) else None,
+        state=optuna_state,
+        value=value,
         datetime_start=datetime.fromtimestamp(trial.asked_at),
-        datetime_complete=datetime.fromtimestamp(trial.told_at) if trial.told else None,
+        datetime_complete=datetime.fromtimestamp(trial.ended_at) if trial.ended else None,
         params={name: for_optuna(trial.params[name]) for name in space},
         distributions=space,
         user_attrs=attributes,

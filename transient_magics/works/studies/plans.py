@@ -110,10 +110,10 @@ def hours_until_trained(
 ) -> NDArray[np.float64]:
     """Simulate the hours until all runs of a study are trained, one entry per simulated study.
 
-    The workers of a place train one run after the other. Runs differ from the usual one, so the
-    mean over the runs of a place differs less. The differences of VMs are the same for all runs of
-    a place, because the VMs stay. Their share was not measured: a VM is assumed to differ from
-    others as much as a run does. The uncertainty of the model's speed is the same for all.
+    The workers of a place train one run after the other. The speed of each run deviates at random.
+    Over the runs of a place these deviations average out, except the part of its VMs, which stay.
+    The size of that part was not measured: the speeds of VMs are assumed to vary as much as those
+    of runs. The uncertainty of the model's speed is the same for all places.
 
     Parameters
     ----------
@@ -125,36 +125,45 @@ def hours_until_trained(
     Raises
     ------
     PlanError
-        If the workers are revoked before they train.
+        If no simulated course of a place finishes, because its workers are revoked.
     """
     import numpy as np
 
     from ...planner.plan import RUNS
     from ...planner.simulate import simulate
 
-    each = math.ceil(runs / at_once)
-    # The number of places that train this many runs.
-    last = runs - at_once * (each - 1)
-    of_vms = 1 / (1 + sum(group.count for group in course.groups))
-    shared = math.sqrt(of_vms + (1 - of_vms) / each)
-    place = replace(course, steps=each * course.steps, work_error=shared * course.work_error)
+    runs_per_place = math.ceil(runs / at_once)
+    # Only the places with this many runs matter: the others have one run less and end earlier.
+    busiest_places = runs - at_once * (runs_per_place - 1)
+    # With equal variances v of a VM and of a run, n VMs add v/n, a part 1 / (1 + n) of the sum.
+    vm_part = 1 / (1 + sum(group.count for group in course.groups))
+    error_factor = math.sqrt(vm_part + (1 - vm_part) / runs_per_place)
+    place = replace(
+        course,
+        steps=runs_per_place * course.steps,
+        work_error=error_factor * course.work_error,
+    )
+    # The uncertainty of the model's speed is applied once below, because all places share it.
     outcome = simulate(_exact(place), RUNS, seed)
     if not outcome.finished:
         raise PlanError(
-            "No run of this study comes to its end: its workers are revoked before they train",
-            fix="Take other VMs, or --provisioning-model standard.",
+            "The runs of this study do not finish in any simulation: their workers are revoked "
+            "before they train",
+            fix="Use other VMs, or --provisioning-model standard.",
         )
     random = np.random.default_rng(seed)
-    slowest = random.choice(outcome.until_done().hours, (last, RUNS)).max(axis=0)
+    # Each busiest place of each simulated study gets one of the simulated courses.
+    courses = random.choice(outcome.until_done().hours, (busiest_places, RUNS))
+    slowest = courses.max(axis=0)
     undisturbed = replace(
         place,
         groups=tuple(replace(group, lifetimes=None) for group in place.groups),
         work_error=0.0,
         from_first_step=True,
     )
-    return (
-        slowest * simulate(undisturbed, RUNS, seed).hours / simulate(_exact(undisturbed), 1).hours
-    )
+    # The random factor of the model's speed, one per simulated study.
+    slower = simulate(undisturbed, RUNS, seed).hours / simulate(_exact(undisturbed), 1).hours
+    return slowest * slower
 
 
 def _exact(course: Course) -> Course:

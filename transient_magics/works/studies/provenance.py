@@ -32,7 +32,7 @@ def asked(sieve: Sieve, event: StudyAsked) -> Event | None:
     The parameters are in the space, and those of the point with its number, if they follow from it.
     """
     study = sieve.state.of(StudyState).get(event.study)
-    if study is None or event.trial != len(study.trials) or event.trial >= study.wanted:
+    if study is None or event.trial != len(study.trials) or event.trial >= study.planned:
         return None
     if event.runs != study.spec.run_names(event.trial) or not study.spec.tries(event.params):
         return None

@@ -139,11 +139,11 @@ class OptunaSampler:
         run = runs.get(trial.runs[0]) if len(trial.runs) == 1 else None
         if run:
             happened += self._evaluations(trial.number, run)
-        if trial.told:
+        if trial.ended:
             # The end has the controller's time, evaluations have that of a VM, whose clock may
             # be ahead: the end comes last in any case.
             latest = max((time for time, *_ in happened), default=0.0)
-            end = max(trial.told_at, latest)
+            end = max(trial.ended_at, latest)
             happened.append((end, _FINISHED, trial.number, (trial.state, trial.value)))
         return happened
 
@@ -245,7 +245,7 @@ def grid_point(space: Sequence[Dimension], number: int) -> dict[str, Value]:
         number, place = divmod(number, len(values))
         point[dimension.name] = values[place]
     if number:
-        raise ValueError("the grid has no such point")
+        raise ValueError("the point is not in the grid")
     return {dimension.name: point[dimension.name] for dimension in space}
 
 
@@ -261,7 +261,7 @@ def _values(dimension: Dimension) -> Sequence[Value]:
     if dimension.kind == "choice":
         return dimension.choices
     if dimension.kind != "int":
-        raise ValueError(f"{dimension.name} is a range")
+        raise ValueError(f"{dimension.name} is a range, so its values cannot be listed")
     return range(int(dimension.low), int(dimension.high) + 1)
 
 

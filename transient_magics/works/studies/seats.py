@@ -43,7 +43,7 @@ def _has_seat(study: StudyState, state: ClusterState, lasting: Sequence[Claim]) 
 
 
 def _asks(study: StudyState) -> bool:
-    return not study.stopping and len(study.trials) < study.wanted
+    return not study.stopping and len(study.trials) < study.planned
 
 
 def _vms(study: StudyState, state: ClusterState) -> int:

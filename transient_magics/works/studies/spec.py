@@ -141,7 +141,7 @@ class StudySpec:
         """Return the declaration of a run of a trial, with its own seed and without a token.
 
         The controller adds the token. A model of Tensor2Tensor has the parameters as overrides of
-        its hyper-parameters, after those of the run; a cell reads them by name.
+        its hyperparameters, after those of the run; a cell reads them by name.
         """
         machines = self.machines(params)
         workers = self.workers_of(machines)

@@ -27,17 +27,17 @@ class TrialState:
     """The value of the study's objective; for a pruned trial its last one."""
     reason: str = ""
     """Why it has no value, or was ended: a clause."""
-    told_at: float = 0.0
+    ended_at: float = 0.0
 
     @property
-    def told(self) -> bool:
+    def ended(self) -> bool:
         """Whether the trial has ended."""
         return self.state != "running"
 
 
 @dataclass(frozen=True, slots=True)
 class StudyState(Work[StudySpec]):
-    """One study. `wanted` is the number of its trials, including extensions.
+    """One study. `planned` is the number of its trials, including extensions.
 
     A study that ends before all of them is stopped.
     """
@@ -46,7 +46,7 @@ class StudyState(Work[StudySpec]):
     trains = True
     takes_workers = False
 
-    wanted: int = field(kw_only=True)
+    planned: int = field(kw_only=True)
     trials: Mapping[int, TrialState] = field(default_factory=dict[int, TrialState])
     requests: frozenset[str] = frozenset()
     """The requests that extended the study."""
@@ -69,7 +69,7 @@ class StudyState(Work[StudySpec]):
     @property
     def running(self) -> list[TrialState]:
         """The trials that have not ended."""
-        return [trial for trial in self.trials.values() if not trial.told]
+        return [trial for trial in self.trials.values() if not trial.ended]
 
     @property
     def best(self) -> TrialState | None:

@@ -119,7 +119,7 @@ def runs_of(state: ClusterState, trial: TrialState) -> list[RunState]:
 
 def value_of(state: ClusterState, study: StudyState, trial: TrialState) -> float | None:
     """Return the value of a trial; while it trains the mean of what its runs measured last."""
-    if trial.told:
+    if trial.ended:
         return trial.value
     return Spread.of(run.value_of(study.spec.goal) for run in runs_of(state, trial)).mean
 

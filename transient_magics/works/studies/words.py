@@ -27,7 +27,7 @@ def work_words(study: StudyState, cluster: ClusterState | None) -> str:
 
 def short_words(study: StudyState) -> str:
     """Return a study in a list of clusters, such as `study-1 12/40 trials`."""
-    return f"{study.name} {_ended(study)}/{study.wanted} trials"
+    return f"{study.name} {_ended(study)}/{study.planned} trials"
 
 
 def status_lines(
@@ -52,7 +52,7 @@ def study_words(study: StudyState, *, deleted: bool = False) -> str:
         Whether its cluster is deleted.
     """
     ended = _ended(study)
-    words = f"{ended} of {count(study.wanted, 'trial')}"
+    words = f"{ended} of {count(study.planned, 'trial')}"
     if deleted and not study.over:
         return f"{words}, ended with its cluster"
     if study.running:
@@ -61,13 +61,13 @@ def study_words(study: StudyState, *, deleted: bool = False) -> str:
         words += ", waits for its first trial"
     if study.reason:
         return f"{words}, ended: {plain(study.reason)}"
-    if study.over and ended < study.wanted:
+    if study.over and ended < study.planned:
         return f"{words}, stopped"
     return words
 
 
 def _ended(study: StudyState) -> int:
-    return sum(trial.told for trial in study.trials.values())
+    return sum(trial.ended for trial in study.trials.values())
 
 
 def best_words(study: StudyState) -> str:

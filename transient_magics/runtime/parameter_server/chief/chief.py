@@ -30,6 +30,7 @@ from ....protocol.objective import Best, Objective
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import (
     TrainBest,
+    TrainEpoch,
     TrainFailed,
     TrainFinished,
     TrainProgress,
@@ -47,6 +48,8 @@ from ..records import Records, copy_from_predecessor
 from ..server_load import Load, most_memory, own_load
 from ..variables import Keeper, NotFiniteError, Rounds
 from . import events as events
+from .calls import Callbacks
+from .epochs import Epochs
 from .programs import SharedGraphs, Shipper, evaluate
 from .progress import Judge
 from .stall_turns import Turns
@@ -106,6 +109,9 @@ class Chief:
         self._shipper: Shipper | None = None
         if spec.store:
             self._shipper = Shipper(spec.name, folder, self._report)
+        self._callbacks: Callbacks | None = None
+        if spec.callbacks:
+            self._callbacks = Callbacks(folder, assignment.chief)
         # Connections:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._connections = 0
@@ -138,7 +144,8 @@ class Chief:
             roster = Roster()
         judge = Judge(self._spec, run_events)
         turns = Turns(self._spec, run_events)
-        return ChiefState(self._spec, self._kept, time.monotonic(), roster, judge, turns)
+        epochs = Epochs(self._spec, run_events, self._kept)
+        return ChiefState(self._spec, self._kept, time.monotonic(), roster, judge, turns, epochs)
 
     async def run(self) -> int:
         """Serve until the run has ended; return the exit code."""
@@ -184,6 +191,9 @@ class Chief:
         """Get from an empty process to variables with values; any error here ends the run."""
         try:
             self._stopwatch.lap("process")
+            callbacks: asyncio.Task[messages.Called] | None = None
+            if self._callbacks and not self._folder.standby.exists():
+                callbacks = asyncio.create_task(self._callbacks.begin())
             await asyncio.gather(self._serve_and_define(), self._restore())
             await self._prepare_data()
             self._stopwatch.lap("data")
@@ -207,6 +217,9 @@ class Chief:
         if self._spec.mode == "sync":
             self._start_rounds()
         self._handle(events.Prepared(step, self._keeper.batch, self._best_checkpoint()))
+        if self._callbacks:
+            called = await (callbacks or self._callbacks.begin())
+            self._handle(events.CallbacksReady(called))
         await self._on_thread(self._keeper.keep_graph)
 
     async def _prepare_data(self) -> None:
@@ -242,7 +255,9 @@ class Chief:
         run_events = list(jsonl.read(self._folder.events))
         roster = Roster.after(run_events)
         judge = Judge(self._spec, run_events)
-        self._state.succeed(roster, judge, Turns(self._spec, run_events), time.monotonic())
+        turns = Turns(self._spec, run_events)
+        epochs = Epochs(self._spec, run_events)
+        self._state.succeed(roster, judge, turns, epochs, time.monotonic())
         await self._restore()
         self._stopwatch.lap("standby")
 
@@ -329,12 +344,17 @@ class Chief:
             self._shipper.due()
         self._handle(events.SaveDone(**asdict(saved)))
 
-    async def _evaluate(self, step: int) -> None:
+    async def _evaluate(self, request: events.Evaluate) -> None:
+        step = request.step
         # The checkpoint is kept until it is known whether it is the best.
         with Checkpoints(self._folder.checkpoints).locked(step):
             seconds = self._evaluation_seconds(step)
-            awaited = self._state.is_awaited
-            self._handle(await evaluate(self._folder, step, awaited=awaited, seconds=seconds))
+            if self._callbacks:
+                done = await self._callbacks.end_epoch(request, seconds)
+            else:
+                awaited = self._state.is_awaited
+                done = await evaluate(self._folder, step, awaited=awaited, seconds=seconds)
+            self._handle(done)
 
     def _evaluation_seconds(self, step: int) -> float:
         """Return the time that an evaluation of the whole split may take.
@@ -352,6 +372,8 @@ class Chief:
             self._carry_out(instruction)
         if self._rounds is not None:
             self._rounds.live = self._state.live(time.monotonic())
+            self._rounds.limit = self._state.limit
+            self._rounds.rate = self._state.rate
 
     def _carry_out(self, instruction: events.Instruction) -> None:
         match instruction:
@@ -378,8 +400,10 @@ class Chief:
                     writer.write(message.encoded)
             case events.Save():
                 self._spawn(self._save())
-            case events.Evaluate(step):
-                self._spawn(self._evaluate(step))
+            case events.Evaluate():
+                self._spawn(self._evaluate(instruction))
+            case events.EpochOver():
+                self._report_epoch(instruction)
             case events.KeepBest(best, seen):
                 self._keep_best(best, seen)
             case events.Persist():
@@ -400,6 +424,27 @@ class Chief:
             checkpoints.keep_best(None)
             return None
         return best
+
+    def _report_epoch(self, over: events.EpochOver) -> None:
+        ended = over.ended
+        called = over.called or messages.Called()
+        logs = called.logs
+        if over.called is None:
+            logs = {
+                **self._keeper.training_results(ended.sums),
+                **{f"val_{name}": value for name, value in over.metrics.items()},
+            }
+        self._report(
+            TrainEpoch(
+                run=self._spec.name,
+                epoch=ended.number,
+                step=ended.step,
+                logs=logs,
+                rate=called.rate,
+                stop=called.stop,
+                output=called.output,
+            )
+        )
 
     def _keep_best(self, best: Best, seen: str) -> None:
         try:
@@ -498,6 +543,9 @@ class Chief:
                     self._handle(events.ServerLoad(first.name, load))
                 case messages.Join():
                     await self._serve_worker(connection, first, reader)
+                case messages.Calls():
+                    if self._callbacks:
+                        await self._callbacks.serve(reader, writer)
         except (OSError, ValueError, TimeoutError):
             pass  # a broken connection or invalid message ends the connection, reported below
         finally:

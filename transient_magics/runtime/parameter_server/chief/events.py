@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....protocol.chief_messages import Lease, Took, ToWorker
+from ....protocol.chief_messages import Called, Lease, Took, ToWorker
 from ....protocol.events import Event
 from ....protocol.objective import Best
 from ...files.blocks import Index
@@ -204,6 +204,15 @@ class EvaluationDone:
     endless: bool = False
     drawn: int = 0
     among: int = 0
+    called: Called | None = None
+    """What the callbacks did after it."""
+
+
+@dataclass(frozen=True)
+class CallbacksReady:
+    """The callbacks were called at the beginning: training may begin."""
+
+    called: Called
 
 
 @dataclass(frozen=True)
@@ -224,6 +233,19 @@ class ServerLoad:
 @dataclass(frozen=True)
 class Tick:
     """Time has passed."""
+
+
+@dataclass(frozen=True)
+class EndedEpoch:
+    """An epoch, at its end: its `index` in the run, its number, its last step.
+
+    `sums` are those of its training metrics.
+    """
+
+    index: int
+    number: int
+    step: int
+    sums: tuple[float, ...] = ()
 
 
 # --- instructions --------------------------------------------------------------------------------
@@ -266,9 +288,23 @@ class Save:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Evaluate the checkpoint of `step`; EvaluationDone follows."""
+    """Evaluate the checkpoint of `step`, and call the callbacks; EvaluationDone follows.
+
+    `ended`: the epoch that ends with it. `last`: no step follows.
+    """
 
     step: int
+    ended: EndedEpoch | None = None
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class EpochOver:
+    """Report an epoch, with the `metrics` of its evaluation or with what callbacks returned."""
+
+    ended: EndedEpoch
+    metrics: Mapping[str, float]
+    called: Called | None = None
 
 
 @dataclass(frozen=True)
@@ -301,4 +337,6 @@ class Finish:
     code: int
 
 
-Instruction = Emit | Record | Send | Save | Evaluate | KeepBest | Persist | Release | Finish
+Instruction = (
+    Emit | Record | Send | Save | Evaluate | EpochOver | KeepBest | Persist | Release | Finish
+)

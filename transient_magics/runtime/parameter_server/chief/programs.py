@@ -36,7 +36,7 @@ from ...training.usercode import sentence
 from .events import EvaluationDone
 
 _LONGEST = 900.0
-_PASSES = 3
+PASSES = 3
 """Time limit of an evaluation: these seconds, and this many times the seconds of the split.
 
 The split may be read to see that it takes too long, then to count it, and then in part.
@@ -84,11 +84,11 @@ async def evaluate(
         Time that the whole split may take.
     """
     arguments = ["--run", str(folder.path), "--step", str(step), "--seconds", f"{seconds:.0f}"]
-    arguments += ["--before", json.dumps(_part_before(folder))]
+    arguments += ["--before", json.dumps(part_before(folder))]
     if awaited:
         arguments.append("--awaited")
     log_file = folder.logs / "evaluate.log"
-    limit = _LONGEST + _PASSES * seconds
+    limit = _LONGEST + PASSES * seconds
     # The next checkpoints may be written faster than a process starts, and this one be dropped.
     with Checkpoints(folder.checkpoints).locked(step):
         try:
@@ -103,6 +103,11 @@ async def evaluate(
                 )
         except OSError as error:  # a full disk
             return EvaluationDone(step, reason=sentence(error))
+    return evaluation_done(step, result)
+
+
+def evaluation_done(step: int, result: Mapping[str, Any]) -> EvaluationDone:
+    """Return the event of an evaluation from the answer of `programs/evaluate.py`."""
     if reason := result.get("error", ""):
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)
@@ -110,10 +115,11 @@ async def evaluate(
     size = {name: result[name] for name in names if name in result}
     undefined = tuple(result.get("undefined", ()))
     program = reproducibility.parse_fingerprint(result.get("program", ""))
-    return EvaluationDone(step, result["metrics"], undefined=undefined, program=program, **size)
+    metrics = result.get("metrics", {})
+    return EvaluationDone(step, metrics, undefined=undefined, program=program, **size)
 
 
-def _part_before(folder: RunFolder) -> dict[str, Any]:
+def part_before(folder: RunFolder) -> dict[str, Any]:
     """Return the part of the dev split that the last evaluation had; nothing before the first."""
     latest: Mapping[str, Any] | None = None
     for event in jsonl.read(folder.events):

@@ -42,10 +42,13 @@ from ...training.batching import Rule
 from ...training.reproducibility import fingerprint_difference
 from ..server_load import Shares
 from .blocks import Lending
+from .epochs import Epochs
 from .events import (
     Built,
+    CallbacksReady,
     Disconnected,
     Emit,
+    EndedEpoch,
     Evaluate,
     EvaluationDone,
     EvaluationRequested,
@@ -134,8 +137,8 @@ class ChiefState:
 
     `handle` is the only method that changes it, `succeed` apart. Its parts have modules of their
     own: mini-batches and members (workers.py), leases of records (blocks.py), speed
-    (speed_alarm.py), progress and evaluations (progress.py), checkpoints (saving.py) and measures
-    of stalls (stall_turns.py).
+    (speed_alarm.py), progress and evaluations (progress.py), epochs (epochs.py), checkpoints
+    (saving.py) and measures of stalls (stall_turns.py).
 
     Parameters
     ----------
@@ -151,6 +154,8 @@ class ChiefState:
         Judgement of earlier evaluations, from the run's events.
     turns
         Measures that are left, of a run that measures stalls.
+    epochs
+        The epochs that are over, from the run's events.
     """
 
     def __init__(
@@ -161,6 +166,7 @@ class ChiefState:
         roster: Roster,
         judge: Judge | None = None,
         turns: Turns | None = None,
+        epochs: Epochs | None = None,
     ) -> None:
         self.spec = spec
         self.phase = Phase.PREPARING
@@ -187,6 +193,9 @@ class ChiefState:
         self._progress = Progress(spec.name)
         self._saving = Saving(spec, now)
         self._judge = judge or Judge(spec)
+        self._epochs = epochs or Epochs(spec)
+        self._evaluated_epoch: EndedEpoch | None = None
+        """The epoch whose end is being evaluated."""
         self._evaluating = False
         self._evaluation_due = False
         """Whether the next checkpoint is evaluated."""
@@ -206,7 +215,9 @@ class ChiefState:
         self._program: Mapping[str, str] = kept.get("program", {})
         """Fingerprint of the program that all processes should execute."""
 
-    def succeed(self, roster: Roster, judge: Judge, turns: Turns, now: float) -> None:
+    def succeed(
+        self, roster: Roster, judge: Judge, turns: Turns, epochs: Epochs, now: float
+    ) -> None:
         """Continue the run of a chief on another VM, with what its events say.
 
         Workers that have joined here stay.
@@ -215,6 +226,7 @@ class ChiefState:
         self._given = {**roster.joined, **self._given}
         self.next_number = max([self.next_number, *(number + 1 for number in roster.joined)])
         self._judge = judge
+        self._epochs = epochs
         if self.spec.stalls:
             self._turns = turns
 
@@ -240,7 +252,20 @@ class ChiefState:
             marks.append(max(self._saving.step, 0) + self.spec.checkpoint_steps)
         if self.spec.eval_steps:
             marks.append((self.step // self.spec.eval_steps + 1) * self.spec.eval_steps)
-        return min(marks)
+        return min([*marks, self.limit])
+
+    @property
+    def limit(self) -> int:
+        """The global step at which training ends, or waits for callbacks."""
+        limit = self._epochs.limit
+        if limit is None:
+            return self.spec.train_steps
+        return min(limit, self.spec.train_steps)
+
+    @property
+    def rate(self) -> float:
+        """The factor of the learning rate that callbacks have set."""
+        return self._epochs.rate
 
     @property
     def seconds_left(self) -> float:
@@ -271,7 +296,12 @@ class ChiefState:
     def to_dict(self) -> dict[str, Any]:
         """Return what a restarted chief must know and the run's events do not say."""
         given = {str(number): name for number, name in self._given.items()}
-        kept = {"next_number": self.next_number, "given": given, **self._batches.to_dict()}
+        kept = {
+            "next_number": self.next_number,
+            "given": given,
+            **self._batches.to_dict(),
+            **self._epochs.to_dict(),
+        }
         if self._lending_saved:
             kept["blocks"] = self._lending_saved
         if self._program:
@@ -345,6 +375,8 @@ class ChiefState:
                 return self._save_failed(reason, now)
             case EvaluationDone():
                 return self._evaluated(event)
+            case CallbacksReady(called):
+                return self._begin_epochs(called)
             case Failed(reason):
                 return self._fail(reason)
             # From the agent or the user:
@@ -377,6 +409,7 @@ class ChiefState:
     ) -> list[Instruction]:
         if line and (member := self._member_at(connection)):
             self._alarm.add_metrics(member.name, line, now)
+            member.step = int(line.get("step") or 0)
         instructions = [*self._update_liveness(connection, now), *self._record(line)]
         member = self._member_at(connection)  # `_update_liveness` may have dismissed it
         resized = self._batches.measured(member, line, self.members.values(), now)
@@ -467,7 +500,7 @@ class ChiefState:
             previous.connection = event.connection
             previous.seen_at = now
             resent = self._batches.resend(previous)
-            return [*instructions, self._welcome(previous), *resent]
+            return [*instructions, *self._welcome(previous), *resent]
         if previous is not None:
             # It thawed, and joins as a new member under its number. There is no Release, because
             # its process lives: it keeps its session or, if dismissed below, closes it.
@@ -480,7 +513,7 @@ class ChiefState:
         member = Member(event.name, number, event.connection, now, accelerator=event.accelerator)
         self.members[number] = member
         # On disk first: a restarted chief must not give the same number to another worker.
-        return [*instructions, Persist(), self._welcome(member)]
+        return [*instructions, Persist(), *self._welcome(member)]
 
     def _refuse(self, event: Joined) -> list[Instruction]:
         """Send a worker away that joins at the end of the run.
@@ -492,9 +525,12 @@ class ChiefState:
             return []
         return [Send(event.connection, messages.Leave(reason="finished"))]
 
-    def _welcome(self, member: Member) -> Instruction:
+    def _welcome(self, member: Member) -> list[Instruction]:
+        connection = member.connection or 0
         message = messages.Joined(number=member.number, active=max(self.active, 1))
-        return Send(member.connection or 0, message)
+        if self._epochs.holds:
+            return [Send(connection, message), Send(connection, self._epochs.proceed)]
+        return [Send(connection, message)]
 
     def _is_full(self) -> bool:
         """Return whether the run has as many connected workers as it may have.
@@ -662,6 +698,7 @@ class ChiefState:
         self.phase = Phase.TRAINING
         self.step = step
         self._saving.restored(step, now)
+        self._epochs.start(step)
         instructions: list[Instruction] = [
             Emit(TrainStarted(run=self.spec.name, step=step)),
             *self._judge.start(best),
@@ -674,6 +711,7 @@ class ChiefState:
         """Record a line of metrics; fail the run if its loss is no longer finite."""
         if line is None:
             return []
+        line = self._epochs.add(line)
         share = self._shares.largest
         if share is not None:
             line = {**line, "server_share": round(share, 3)}
@@ -694,13 +732,17 @@ class ChiefState:
             return []
         before = self.step
         self.step = step
-        if step < before and self._lending:
+        if step < before:
             # Another parameter server was lost, and all variables are back at the last checkpoint.
-            self._lending.rewind(self._lending_saved)
+            self._epochs.rewind(step)
+            if self._lending:
+                self._lending.rewind(self._lending_saved)
         if self.phase is not Phase.TRAINING:
             return []
         instructions: list[Instruction] = [*self._progress.report(step, self.active, now)]
-        early = self._judge.verdict if step < self.spec.train_steps else ""
+        early = ""
+        if step < self.spec.train_steps:
+            early = self._epochs.stop or self._judge.verdict
         if step >= self.spec.train_steps or early:
             self._ended_early = early
             self.phase = Phase.FINISHING
@@ -708,6 +750,9 @@ class ChiefState:
             instructions += self._progress.report(step, self.active, now, last=True)
             stop = self._send_all(messages.Stop())
             return [*instructions, *stop, *self._save_when_left(now)]
+        if self._epochs.holds:
+            return [*instructions, *self._end_epoch(step, now)]
+        instructions += self._epochs.due(step, now, self._evaluated_epoch)
         every = self.spec.eval_steps
         if every and step // every > before // every:
             self._evaluation_due = True
@@ -715,6 +760,32 @@ class ChiefState:
         if self._saving.due(step, now):
             instructions += self._save(Why.DUE)
         return instructions
+
+    def _begin_epochs(self, called: messages.Called) -> list[Instruction]:
+        """Let the workers begin once the callbacks were called."""
+        if called.error:
+            return self._fail(called.error)
+        self._epochs.begin(called)
+        return self._send_all(self._epochs.proceed)
+
+    def _end_epoch(self, step: int, now: float) -> list[Instruction]:
+        """Save for the end of an epoch that callbacks wait for, or as usual before it."""
+        if not self._epochs.reached(step, now):
+            if self._saving.due(step, now):
+                return self._save(Why.DUE)
+            return []
+        if self._evaluating or self._saving.why or not self._saving.may_try(now):
+            return []
+        training = [
+            member
+            for member in self.members.values()
+            if member.active and member.connection is not None and member.step < self.limit
+        ]
+        if training and not self._epochs.is_late(now):
+            return []
+        self._evaluation_due = True
+        # On disk first: a restarted chief would have no training metrics of the epoch.
+        return [Persist(), *self._save(Why.EVALUATION)]
 
     def _check_speed(self, now: float) -> list[Instruction]:
         """Report that the cluster became slow, or fast again."""
@@ -803,10 +874,17 @@ class ChiefState:
         if final:
             instructions.append(Emit(TrainMade(run=self.spec.name, step=event.step)))
         if (final or self._evaluation_due) and not self._evaluating:
-            self._evaluating = True
-            self._evaluation_due = False
-            instructions.append(Evaluate(event.step))
+            instructions.append(self._evaluate(event.step, last=final))
         return instructions
+
+    def _evaluate(self, step: int, *, last: bool) -> Evaluate:
+        """Begin an evaluation, also of the epoch that ends at this step."""
+        self._evaluating = True
+        self._evaluation_due = False
+        self._evaluated_epoch = None
+        if last or self._epochs.holds or self.spec.eval_steps == self.spec.epoch_steps:
+            self._evaluated_epoch = self._epochs.ending(step, last)
+        return Evaluate(step, self._evaluated_epoch, last)
 
     def _save_failed(self, reason: str, now: float) -> list[Instruction]:
         """Report a checkpoint that could not be written, and try again if the run needs it."""
@@ -837,11 +915,13 @@ class ChiefState:
         self._evaluating = False
         if failure := self._compare_program("the evaluation", event.program):
             return failure
-        instructions = self._report_evaluation(event)
+        instructions = [*self._report_evaluation(event), *self._report_epoch(event)]
+        if event.called and event.called.error:
+            return [*instructions, *self._fail(event.called.error)]
         if self._last_save is not LastSave.WRITTEN:
             return instructions
         if event.step != self._saving.step:
-            return [*instructions, Evaluate(self._saving.step)]
+            return [*instructions, self._evaluate(self._saving.step, last=True)]
         self.phase = Phase.ENDED
         finished = TrainFinished(
             run=self.spec.name,
@@ -852,7 +932,22 @@ class ChiefState:
         )
         return [*instructions, Emit(finished), Finish(DONE)]
 
+    def _report_epoch(self, event: EvaluationDone) -> list[Instruction]:
+        """Report the epoch that ended with an evaluation, and let its workers continue."""
+        ended = self._evaluated_epoch
+        self._evaluated_epoch = None
+        if ended is None or (event.called and event.called.error):
+            return []
+        before = self._epochs.before(ended)
+        over = self._epochs.over(ended, event.metrics, event.called)
+        instructions: list[Instruction] = [*before, over]
+        if self._epochs.holds:
+            instructions += self._send_all(self._epochs.proceed)
+        return instructions
+
     def _report_evaluation(self, event: EvaluationDone) -> list[Instruction]:
+        if event.called and not (event.metrics or event.undefined or event.reason):
+            return []  # callbacks were called without validation data
         if event.reason:
             run = self.spec.name
             return [Emit(TrainUnevaluated(run=run, step=event.step, reason=event.reason))]

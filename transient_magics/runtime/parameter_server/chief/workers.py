@@ -34,6 +34,8 @@ class Member:
     """Whether its VM is under notice; a replacement may already join."""
     accelerator: str = ""
     speed: float = 0.0
+    step: int = 0
+    """The last global step that it reported."""
 
 
 @dataclass(frozen=True)

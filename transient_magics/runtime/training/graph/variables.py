@@ -147,7 +147,7 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
 def content(made: VariablesGraph, servers: int) -> bytes:
     """Return the content of the file. Raises TrainingError if no file can contain the graph."""
     if made.accumulators is not None:
-        raise TrainingError("the chief of synchronous training always builds its graph")
+        raise TrainingError("the graph of a synchronous run is not shared")
     parts = {name: getattr(made, name).name for name in (*_TENSORS, *_OPERATIONS)}
     written = [tensor.name for tensor in made.written]
     loadings = [_described(loading) for loading in made.loadings]
@@ -204,7 +204,7 @@ def read(path: Path, servers: int) -> VariablesGraph:
     header = json.loads(line)
     if (header["tensorflow"], header["servers"]) != (tf.__version__, servers):
         raise TrainingError(
-            "the graph is from another TensorFlow, or for another number of parameter servers"
+            "the graph is for another version of TensorFlow, or another number of parameter servers"
         )
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(tf.GraphDef.FromString(body), name="")

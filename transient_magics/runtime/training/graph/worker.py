@@ -53,6 +53,8 @@ class WorkerGraph:
         With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
     pull, push, number
         Of a worker that trains alone on copies of the variables (`Copies`).
+    metrics
+        What the mini-batch adds to the training metrics (Objective.metrics).
     """
 
     loss: Any
@@ -83,6 +85,7 @@ class WorkerGraph:
     pull: Any = None
     push: Any = None
     number: Any = None
+    metrics: Any = None
 
 
 def build(
@@ -125,6 +128,8 @@ def build(
     variables = shared_values(squared.op, arrived or reads(graph), features)
     with tf.device(f"{device}/cpu:0"):
         loss = tf.identity(built.objective.loss)
+        if built.objective.metrics is not None:
+            optional["metrics"] = tf.identity(built.objective.metrics)
     kept: list[Any] = []
     if alone:
         kept = [gradient for gradient, _ in built.objective.pairs]

@@ -1,4 +1,4 @@
-"""The hyper-parameters that Tensor2Tensor knows, from its sources, without importing it.
+"""The hyperparameters that Tensor2Tensor knows, from its sources, without importing it.
 
 So a misspelt name is found immediately. A set need not have all of them; the check, which builds
 the set, finds that.

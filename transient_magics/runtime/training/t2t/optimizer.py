@@ -66,9 +66,9 @@ def optimize_request(model: Any, loss: Any) -> Request:
         optimize.optimize = original
     if result is not answer or len(requests) != 1:
         raise DeclarationError(
-            f"{type(model).__name__}.optimize does more than return one "
+            f"{type(model).__name__}.optimize must only return one "
             "tensor2tensor.utils.optimize.optimize(...)",
-            fix="It may choose that call's loss, learning rate, hparams and variables.",
+            fix="It can choose only the loss, learning rate, hparams and variables of that call.",
         )
     return requests[0]
 

@@ -169,7 +169,7 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
         for name in typed:
             if name not in defined:
                 raise unknown(
-                    f"hyper-parameter of {spec.hparams_set}", name, defined, where="--hparams"
+                    f"hyperparameter of {spec.hparams_set}", name, defined, where="--hparams"
                 )
         try:
             hparams.parse(spec.hparams)
@@ -218,7 +218,7 @@ def _snake(name: str) -> str:
 # Features of Tensor2Tensor that are not supported here are refused by name, never ignored silently.
 #
 # Tensor2Tensor trains models with TensorFlow's estimator, which no longer exists. Overridden
-# methods and hyper-parameters that only the estimator uses would have no effect.
+# methods and hyperparameters that only the estimator uses would have no effect.
 
 
 def check_supported(model: Any, hparams: Any, problem: Any, spec: RunSpec) -> None:
@@ -236,11 +236,12 @@ def check_supported(model: Any, hparams: Any, problem: Any, spec: RunSpec) -> No
             raise DeclarationError(
                 f"variables cannot be loaded from {hparams.get(name)!r}",
                 where=name,
-                fix="--resume continues from a run.",
+                fix="Use --resume to continue a run.",
             )
     if hparams.get("gpu_automatic_mixed_precision"):
         raise DeclarationError(
             "TensorFlow no longer supports this rewriting of graphs",
+            fix="Leave it out.",
             where="gpu_automatic_mixed_precision",
         )
     scaler = hparams.get("mixed_precision_optimizer_loss_scaler")
@@ -252,7 +253,7 @@ def check_supported(model: Any, hparams: Any, problem: Any, spec: RunSpec) -> No
         )
     if spec.ps_shards > 1 and str(hparams.get("optimizer")).lower() == "adafactor":
         raise DeclarationError(
-            "Adafactor needs whole variables, and --ps-shards splits them",
+            "Adafactor needs whole variables, but --ps-shards splits them",
             where="--ps-shards",
             fix="Remove --ps-shards, or choose another optimizer.",
         )

@@ -302,7 +302,7 @@ class Decoder:
                 raise TrainingError(f"{str(text)!r} is not in the vocabulary of {feature}")
             if not tokens and self._language_model:
                 raise TrainingError(
-                    "a language model continues a text, and one of the texts is empty"
+                    "a language model continues a text, but one of the texts is empty"
                 )
             rows.append(tokens if self._language_model else [*tokens, EOS_ID])
         array = numpy.zeros((len(rows), max(map(len, rows))), numpy.int64)
@@ -422,6 +422,9 @@ class RegisteredModel:
     def generate(self, directory: str, temporary: str) -> None:
         """Run the problem's own generate_data into `directory`."""
         data.generate(self._definition, directory, temporary)
+
+    def keep_vocabularies(self, checkpoints: Path) -> None:
+        """Do nothing: they are copied from the records (parameter_server/records.py)."""
 
     @autograph_off()
     def record_files(self) -> Sequence[Path]:

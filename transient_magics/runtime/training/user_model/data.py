@@ -203,6 +203,7 @@ class Data:
             self.shapes: Mapping[str, Any] = {
                 name: shape[1:] if batched else shape for name, shape in shapes.items()
             }
+        self._first = self._first_rows(given, batched)
         self.features = self._laid_out.keys(INPUTS)
         self.labels = self._laid_out.keys(LABELS)
         self.names: Mapping[str, str] = self._laid_out.names
@@ -292,6 +293,31 @@ class Data:
     def _laid_out(self) -> Layout:
         assert self._layout is not None
         return self._layout
+
+    def example(self, count: int) -> dict[str, Any]:
+        """Return a batch of `count` examples by key: the first one, repeated.
+
+        A dataset is read only where that matters, for texts and unknown dimensions, and not if it
+        is of a graph. Otherwise they are zeros and empty texts, and every unknown dimension is one.
+        """
+        import numpy
+
+        return {key: numpy.repeat(row, count, axis=0) for key, row in self._first.items()}
+
+    def _first_rows(self, given: Any, batched: bool) -> dict[str, Any]:
+        """Return the first example by key, as arrays of one row."""
+        import numpy
+
+        if isinstance(given, _Arrays):
+            return {key: array[:1] for key, array in given.values.items()}
+        matters = not self.of_one_shape or tensorflow().string in self.types.values()
+        element = reading.first_element(given) if matters else None
+        if element is None:
+            return {key: _zeros(self.types[key], shape) for key, shape in self.shapes.items()}
+        rows = {key: value.numpy() for key, value in self._laid_out.flat(*element).items()}
+        if batched:
+            return {key: row[:1] for key, row in rows.items()}
+        return {key: numpy.asarray(row)[None] for key, row in rows.items()}
 
     def _place(self) -> reading.Begin:
         """Return the range in which reading begins. Raises TrainingError for empty data."""
@@ -423,6 +449,15 @@ class Data:
         return Pipeline(dataset, types, shapes, batched, feeds, **more)
 
 
+def _zeros(kind: Any, shape: Any) -> Any:
+    import numpy
+
+    sizes = [1, *(size or 1 for size in shape.as_list())]
+    if kind == tensorflow().string:
+        return numpy.full(sizes, "", str)
+    return numpy.zeros(sizes, kind.as_numpy_dtype)
+
+
 def _rows(*example: Any) -> Any:
     """Return the number of examples of a batch, as a tensor."""
     modern = importlib.import_module("tensorflow")
@@ -466,7 +501,7 @@ def _note(begin: reading.Begin, given: Any) -> str:
         return ""
     if begin.total:
         if reading.is_eager(given):
-            fix = "Make it inside input_fn."
+            fix = "Create it inside input_fn."
         else:
             fix = "Shuffle it before the slow transformation."
         return (
@@ -501,7 +536,7 @@ def _no_example(given: Any, mode: str) -> TrainingError:
         dropped = reading.drops_remainder(given)
     if dropped is None:
         return TrainingError(f"input_fn returns no examples for the mode {mode!r}")
-    what = f"input_fn returns no examples for the mode {mode!r}: fewer than one batch of {dropped}"
+    what = f"input_fn returns less than one batch of {dropped} examples for the mode {mode!r}"
     return TrainingError(what, fix="Remove drop_remainder=True.")
 
 
@@ -676,12 +711,10 @@ def checked_lengths(arrays: Mapping[str, Any], names: Mapping[str, str]) -> None
             raise TrainingError(
                 f"input_fn returned {names[key]!r} with the shape {array.shape}, "
                 f"but {names[first]} with {arrays[first].shape}",
-                fix="Every array needs one entry per example.",
+                fix="Return arrays with one entry per example.",
             )
     if not len(arrays[first]):
-        raise TrainingError(
-            "input_fn returned empty arrays", fix="Every array needs at least one entry."
-        )
+        raise TrainingError("input_fn returned empty arrays", fix="Return at least one example.")
 
 
 def _unsupported(name: str, what: str, fix: str) -> TrainingError:
@@ -740,12 +773,14 @@ def keep_as_constants() -> None:
             global _refused
             _refused += 1
             raise DeclarationError(
-                "the model uses a variable (or another object) that was made outside of it",
-                fix="Make it a weight of the model, with a layer's add_weight, or a constant.",
+                "the model uses a variable (or another object) that was created outside of it",
+                fix="Create it as a weight of the model with a layer's add_weight, or use a "
+                "constant.",
             )
         if dtype is not None and not dtype.is_compatible_with(self.dtype):
             raise ValueError(
-                f"expected a tensor of {dtype.name}, and the cell computed one of {self.dtype.name}"
+                f"the tensor must have the type {dtype.name}, but the cell computed "
+                f"{self.dtype.name}"
             )
         return self._capture_as_const(name)
 

@@ -19,28 +19,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....errors import DeclarationError
-from ....protocol.objective import Objective
 from ....protocol.run import FitDeclaration
 from ..usercode import CellEnd, is_of_cell
 from . import reading
+from .callbacks import best_objective, called, monitors_validation
 from .generators import MOST_BYTES, Replayed
 from .structure import is_text
 
 _BATCH = 32
 """Keras's default, in examples."""
-_TIMES = "A cell can train once. Put the later fit into a cell of its own."
-_SCHEDULE = "Give the optimizer a schedule: keras.optimizers.schedules has those of Keras."
-_CALLBACKS: Mapping[str, str] = {
-    "ReduceLROnPlateau": f"Leave it out. {_SCHEDULE}",
-    "RemoteMonitor": "Leave it out: run.history() has the curves.",
-}
-"""Callbacks that a run does not call, and what to write instead."""
-_NEEDLESS = frozenset(
-    ("TensorBoard", "TerminateOnNaN", "History", "ProgbarLogger", "BackupAndRestore", "CSVLogger")
-)
-"""Callbacks whose work a run does for every model: curves (run.history, run.tensorboard), an end
-with an error when a variable is not finite, checkpoints.
-"""
+_COUNTING_SECONDS = 60.0
+_TIMES = "A cell can train only once. Put the later fit into another cell."
 
 
 @dataclass(frozen=True)
@@ -63,8 +52,10 @@ class Fit:
     calls
         The lines of the cell's file through which `fit` was called, innermost first, each with the
         name of its function.
-    keep_best, stop_when
-        The objective and the condition of its callbacks (protocol/measures/objective.py).
+    callbacks
+        The callbacks that a run calls (callbacks.py).
+    keep_best
+        The objective by which callbacks keep the best checkpoint (protocol/objective.py).
     """
 
     model: Any
@@ -75,8 +66,8 @@ class Fit:
     epochs: int
     initial_epoch: int = 0
     calls: tuple[tuple[int, str], ...] = ()
+    callbacks: tuple[Any, ...] = ()
     keep_best: str = ""
-    stop_when: str = ""
 
     @property
     def steps(self) -> int:
@@ -89,8 +80,23 @@ class Fit:
         return self.batch_size is None
 
     def declaration(self) -> FitDeclaration:
-        """Return the part of the run's declaration that the call says."""
-        return FitDeclaration(self.steps, self.steps_per_epoch, self.keep_best, self.stop_when)
+        """Return the part of the run's declaration that the call says.
+
+        Counts the batches of a dataset that does not know their number, for a minute at most.
+        """
+        counted = self
+        if not self.steps_per_epoch and reading.size_of(self.training) == reading.UNKNOWN:
+            batches, _, ended = reading.counted_in(self.training, _COUNTING_SECONDS)
+            if ended:
+                counted = replace(self, steps_per_epoch=batches)
+        return FitDeclaration(
+            counted.steps,
+            counted.steps_per_epoch,
+            self.initial_epoch,
+            0 if self.validation is None else counted.steps_per_epoch,
+            self.keep_best,
+            bool(self.callbacks),
+        )
 
     def shared(self, workers: int) -> Fit:
         """Return the same with batches that several workers share, as under Keras's strategies.
@@ -105,7 +111,7 @@ class Fit:
         if not size:
             raise DeclarationError(
                 "the batches of the dataset of model.fit have no known size",
-                fix="Batch it with .batch(N), or leave --mode sync out.",
+                fix="Batch it with .batch(N), or leave out --mode sync.",
             )
         validation = self.validation
         if reading.is_dataset(validation):
@@ -176,11 +182,12 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         For arguments that a run cannot take, or that Keras refuses as well.
     """
     call = _arguments(given, options)
-    objectives = _objectives(call["callbacks"])
+    callbacks = called(call["callbacks"], model.optimizer)
+    keep_best = best_objective(call["callbacks"])
     if call["shuffle"] is not True:
         raise DeclarationError(
             f"shuffle={call['shuffle']} of model.fit is not supported: each worker reads the "
-            "examples from a place of its own",
+            "examples from a different position",
             fix="Leave it out.",
         )
     if call["validation_freq"] != 1:
@@ -206,10 +213,11 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         validation = _validation(validation, call["validation_steps"])
         if batch_size is not None and reading.is_dataset(validation):
             validation = validation.unbatch()  # its elements are single examples, as in the arrays
-    if objectives and validation is None:
+    if validation is None and (keep_best or monitors_validation(call["callbacks"])):
         raise DeclarationError(
-            "the callbacks of model.fit monitor validation metrics, and there are no validation data",
-            fix="Give model.fit validation_data or validation_split.",
+            "the callbacks of model.fit monitor validation metrics, but there are no validation "
+            "data",
+            fix="Pass validation_data or validation_split to model.fit.",
         )
     if call["steps_per_epoch"] is not None:
         per_epoch = _count(call["steps_per_epoch"], "steps_per_epoch", 1)
@@ -217,7 +225,11 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
     begin = _count(call["initial_epoch"], "initial_epoch", 0)
     if inspect.isgenerator(x) and call["steps_per_epoch"] is None:
         epochs = min(epochs, begin + 1)  # as in Keras, a generator ends with its first epoch
-    _schedule_rates(model.optimizer, call["callbacks"], range(begin, epochs), per_epoch)
+    if callbacks and not per_epoch:
+        raise DeclarationError(
+            "callbacks need to know how many steps an epoch has",
+            fix="Give steps_per_epoch to model.fit.",
+        )
     return Fit(
         model=model,
         training=training,
@@ -227,7 +239,8 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         epochs=epochs,
         initial_epoch=begin,
         calls=_calls_of_cell(),
-        **objectives,
+        callbacks=callbacks,
+        keep_best=keep_best,
     )
 
 
@@ -258,7 +271,9 @@ def refuse_later_training(fit: Fit, source: str, names: Mapping[str, Any]) -> No
         else:
             again = False
         if again and node.lineno > lines[-1]:
-            raise DeclarationError(f"model.fit is called twice (line {node.lineno})", fix=_TIMES)
+            raise DeclarationError(
+                f"model.fit is called a second time (line {node.lineno})", fix=_TIMES
+            )
 
 
 def _within(node: ast.stmt | ast.expr, line: int) -> bool:
@@ -275,116 +290,6 @@ def _arguments(given: Sequence[Any], options: Mapping[str, Any]) -> dict[str, An
         raise DeclarationError(f"model.fit: {error}") from None
     bound.apply_defaults()
     return dict(bound.arguments)
-
-
-def _objectives(callbacks: Any) -> dict[str, str]:
-    """Return what callbacks judge the run by: `keep_best` and `stop_when`, each if there is one.
-
-    Raises DeclarationError for a callback that a run does not call.
-    """
-    found: dict[str, str] = {}
-    if callbacks is None:
-        return found
-    for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
-        name = type(callback).__name__
-        keras_own = type(callback).__module__.startswith("keras.")
-        if keras_own and name in (*_NEEDLESS, "LearningRateScheduler"):
-            continue
-        if keras_own and name == "EarlyStopping":
-            objective = _objective(callback, name)
-            _refuse_options(
-                callback, name, {"min_delta": 0, "baseline": None, "start_from_epoch": 0}
-            )
-            patience = max(int(callback.patience), 1)
-            found["stop_when"] = f"{objective} no better in {patience} evaluations"
-            if callback.restore_best_weights:
-                found["keep_best"] = objective
-            continue
-        if keras_own and name == "ModelCheckpoint":
-            if callback.save_best_only:
-                found["keep_best"] = _objective(callback, name)
-            continue
-        fix = _CALLBACKS.get(name) if keras_own else None
-        raise DeclarationError(
-            f"a run does not call the callback {name}",
-            fix=fix or "Leave it out of model.fit.",
-        )
-    return found
-
-
-def _schedule_rates(optimizer: Any, callbacks: Any, epochs: range, epoch_steps: int) -> None:
-    """Give the optimizer the learning rate of each epoch that a LearningRateScheduler says."""
-    scheduler = None
-    for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
-        own = type(callback).__module__.startswith("keras.")
-        if own and type(callback).__name__ == "LearningRateScheduler":
-            scheduler = callback
-    if scheduler is None:
-        return
-    keras = importlib.import_module("keras")
-    rate = optimizer.learning_rate
-    if isinstance(getattr(optimizer, "_learning_rate", None), _schedule_class()):
-        raise DeclarationError(
-            "LearningRateScheduler and a schedule of the optimizer exclude each other",
-            fix="Leave one of them out.",
-        )
-    if not epoch_steps:
-        raise DeclarationError(
-            "LearningRateScheduler needs to know how many steps an epoch has",
-            fix="Give steps_per_epoch to model.fit.",
-        )
-    value = float(keras.ops.convert_to_numpy(rate))
-    rates: list[float] = []
-    for epoch in epochs:
-        try:
-            value = scheduler.schedule(epoch, value)
-        except TypeError:  # it takes the epoch alone, as Keras allows
-            value = scheduler.schedule(epoch)
-        value = float(keras.ops.convert_to_numpy(value))
-        rates.append(value)
-    optimizer.learning_rate = _epoch_schedule(rates, epoch_steps)
-
-
-def _schedule_class() -> Any:
-    return importlib.import_module("keras").optimizers.schedules.LearningRateSchedule
-
-
-def _epoch_schedule(rates: Sequence[float], epoch_steps: int) -> Any:
-    """Return a schedule with one learning rate for each epoch of so many steps."""
-    ops = importlib.import_module("keras").ops
-
-    class EpochSchedule(_schedule_class()):
-        def __call__(self, step: Any) -> Any:
-            epoch = ops.minimum(ops.cast(step, "int32") // epoch_steps, len(rates) - 1)
-            return ops.take(ops.convert_to_tensor(list(rates), "float32"), epoch)
-
-    return EpochSchedule()
-
-
-def _objective(callback: Any, name: str) -> str:
-    """Return the objective that a callback monitors, as evaluations name it."""
-    monitor = str(callback.monitor)
-    metric = monitor.removeprefix("val_")
-    if metric == monitor:
-        raise DeclarationError(
-            f"{name} monitors {monitor}, which is a metric of the training data",
-            fix=f"Write monitor='val_{monitor}', and give fit validation data.",
-        )
-    text = metric if callback.mode == "auto" else f"{callback.mode} {metric}"
-    try:
-        return str(Objective.parse(text))
-    except ValueError as error:
-        raise DeclarationError(
-            f"{name}: {error}", fix="Give the callback mode='max' or mode='min'."
-        ) from None
-
-
-def _refuse_options(callback: Any, name: str, defaults: Mapping[str, Any]) -> None:
-    for option, default in defaults.items():
-        if getattr(callback, option, default) != default:
-            raise DeclarationError(
-                f"{option} of {name} is not supported in a run", fix="Leave it out."
-            )
 
 
 def _texts_as_tensors(arrays: Any) -> Any:
@@ -428,11 +333,12 @@ def _examples(
     `limited`: the call says how many batches of a generator it reads.
     """
     adapters = importlib.import_module("keras.src.trainers.data_adapters")
-    if adapters.array_data_adapter.can_convert_arrays((x, y, weights)):
+    arrays = adapters.array_data_adapter.can_convert_arrays((x, y, weights))
+    if arrays and not _has_sparse((x, y, weights)):
         if class_weight is not None:
             if weights is not None:
                 raise DeclarationError(
-                    "model.fit takes class_weight or sample_weight, not both",
+                    "model.fit cannot have both class_weight and sample_weight",
                     fix="Multiply one by the other.",
                 )
             utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
@@ -445,7 +351,7 @@ def _examples(
         return tuple(parts), size, math.ceil(len(first) / size)
     try:
         adapter = adapters.get_data_adapter(
-            x, y, weights, batch_size=batch_size, class_weight=class_weight
+            x, y, weights, batch_size=batch_size, class_weight=class_weight, shuffle=arrays
         )
     except ValueError as error:
         raise DeclarationError(f"model.fit: {error}") from None
@@ -459,7 +365,26 @@ def _examples(
         dataset = adapter.get_tf_dataset()
     if not isinstance(dataset.element_spec, tuple):
         dataset = dataset.map(lambda features: (features,))
+    if _has_sparse(dataset.element_spec):
+        dataset = dataset.map(_dense)
     return dataset, None, steps
+
+
+def _has_sparse(structure: Any) -> bool:
+    """Return whether a structure has a sparse matrix or tensor, or the specification of one."""
+    values = importlib.import_module("keras").tree.flatten(structure)
+    names = {kind.__name__ for value in values for kind in type(value).__mro__}
+    return not names.isdisjoint({"SparseTensor", "SparseTensorSpec", "_spbase", "spmatrix"})
+
+
+def _dense(*element: Any) -> Any:
+    """Return an element of a dataset with dense tensors in place of sparse ones."""
+    tf = importlib.import_module("tensorflow")
+
+    def converted(value: Any) -> Any:
+        return tf.sparse.to_dense(value) if isinstance(value, tf.SparseTensor) else value
+
+    return importlib.import_module("keras").tree.map_structure(converted, element)
 
 
 def _count_generator(elements: Replayed, name: str) -> int:
@@ -506,7 +431,7 @@ def _count(value: Any, name: str, least: int) -> int:
         count = least - 1
     if count < least or count != value:
         raise DeclarationError(
-            f"{name} of model.fit is a whole number from {least} on, not {value!r}"
+            f"{name} of model.fit must be a whole number of at least {least}, not {value!r}"
         )
     return count
 

@@ -25,7 +25,10 @@ from .data import Data
 from .fit import Recorder, recording
 from .keras_optimizer import KerasOptimizer
 from .structure import weight_names
+from .training_metrics import TrainingMetrics, numbers
 
+_EXAMPLES = 2
+"""Size of the batch with which the model is used first."""
 _TRAINING = ("evaluate", "train_on_batch", "test_on_batch")
 _STEPS = ("train_step", "test_step", "predict_step", "make_train_function", "make_test_function")
 
@@ -73,24 +76,36 @@ class KerasModel:
                 fix = "Create it with keras (Keras 3), not tf_keras."
             else:
                 fix = ""
-            raise DeclarationError(f"the cell's model is not a Keras model but a {kind}", fix=fix)
+            raise DeclarationError(f"the cell's model is not a Keras model, but a {kind}", fix=fix)
         if not model.compiled:
             raise DeclarationError(
-                "the cell's model is not compiled", fix="model.compile(optimizer=..., loss=...)"
+                "the cell's model is not compiled",
+                fix="Call model.compile(optimizer=..., loss=...).",
             )
         refuse_model(model)
         self.model = model
         self._optimizer = KerasOptimizer(model.optimizer)
-        batch = {name: _zeros(data.types[name], shape) for name, shape in data.shapes.items()}
-        features, labels, weights = data.structured(batch)
+        features, labels, weights = data.structured(data.example(_EXAMPLES))
         self.example = features
         # The first use creates weights and metrics.
         outputs = self._outputs(features, training=False)
-        model._compute_loss(features, labels, outputs, weights, training=False)
-        results = model.compute_metrics(features, labels, outputs, weights)
+        count = len(keras.tree.flatten(outputs))
+        if count == _EXAMPLES:
+            # Keras would distribute the rows of the labels over as many outputs.
+            features, labels, weights = data.structured(data.example(count + 1))
+            outputs = self._outputs(features, training=False)
+        loss = model._compute_loss(features, labels, outputs, weights, training=False)
+        model.compute_metrics(features, labels, outputs, weights)
         refuse_parts(model, uneven)
-        refuse_results(results)
         model.reset_metrics()
+
+        def update() -> None:
+            if getattr(model._compile_loss, "metrics", None):  # those of several outputs
+                model._compute_loss(features, labels, outputs, weights, training=False)
+            model._loss_tracker.update_state(loss, sample_weight=2)
+            model.compute_metrics(features, labels, outputs, weights)
+
+        self.metrics = TrainingMetrics(model, update)
         seed_generator = importlib.import_module("keras.src.random.seed_generator")
         self._seed = seed_generator.global_seed_generator().state
         self._names = dict(zip(map(id, model.weights), weight_names(model.weights), strict=True))
@@ -128,11 +143,15 @@ class KerasModel:
             outputs = self._outputs(features, training)
             if mode == "infer":
                 if isinstance(outputs, list | tuple):
-                    outputs = dict(zip(model.output_names, outputs, strict=True))
+                    outputs = self._named(outputs)
                 return {"predictions": outputs}
             loss = model._compute_loss(features, labels, outputs, sample_weight, training=training)
-            if not training:
-                model.compute_metrics(features, labels, outputs, sample_weight)
+            examples = tf.shape(self._keras.tree.flatten(features)[0])[0]
+            model._loss_tracker.update_state(loss, sample_weight=examples)
+            results = model.compute_metrics(features, labels, outputs, sample_weight)
+            added = None
+            if training:
+                added = self.metrics.added(scope, results, examples)
         if created := tf.global_variables()[variables_before:]:
             raise DeclarationError(
                 f"the model creates a variable in each call ({created[0].op.name})",
@@ -143,7 +162,7 @@ class KerasModel:
                 if id(weight) in scope.assigning:
                     refuse_assigned(model, weight, scope.assigning[id(weight)])
                     keep(variable, before[id(weight)], scope.get_current_value(weight))
-            return {"loss": loss, **self._optimizer.parts()}
+            return {"loss": loss, "training_metrics": added, **self._optimizer.parts()}
         # Without a batch, nothing is counted.
         with tf.control_dependencies(self._keras.tree.flatten(features)):
             updates = tf.group(
@@ -152,10 +171,17 @@ class KerasModel:
         with self._scope([(variable, state.read_value()) for variable, state in states]):
             metrics = {
                 name: (value, updates)
-                for name, value in model.get_metrics_result().items()
+                for name, value in numbers(model.get_metrics_result())
                 if name != "loss"
             }
         return {"loss": loss, "eval_metric_ops": metrics}
+
+    def load(self, prefix: str, step: int) -> None:
+        """Set the weights of the Keras model to those of a checkpoint, and its optimizer's step."""
+        reader = tensorflow().train.load_checkpoint(prefix)
+        for weight in self.model.weights:
+            weight.assign(reader.get_tensor(self._names[id(weight)]))
+        self.model.optimizer.iterations.assign(step)
 
     def _outputs(self, features: Any, training: bool) -> Any:
         """Call the model as Keras does: some models have no parameter `training`."""
@@ -163,6 +189,13 @@ class KerasModel:
         if model._call_has_training_arg:
             return model(features, training=training)
         return model(features)
+
+    def _named(self, outputs: Sequence[Any]) -> Any:
+        """Return several outputs by their names, which subclassed models do not have."""
+        names = getattr(self.model, "output_names", None)
+        if names:
+            return dict(zip(names, outputs, strict=True))
+        return tuple(outputs)
 
     def _unused(self, tf: Any) -> list[tuple[Any, Any]]:
         """Return constants for the states of metrics in a training step.
@@ -225,19 +258,6 @@ class KerasModel:
         return tf.Variable(
             value, trainable=False, collections=[tf.GraphKeys.LOCAL_VARIABLES], use_resource=True
         )
-
-
-def _zeros(kind: Any, shape: Any) -> Any:
-    """Return a batch of two examples in which every unknown dimension is one.
-
-    Texts are empty.
-    """
-    import numpy
-
-    sizes = [2, *(size or 1 for size in shape.as_list())]
-    if kind == tensorflow().string:
-        return numpy.full(sizes, "", str)
-    return numpy.zeros(sizes, kind.as_numpy_dtype)
 
 
 # Features of Keras without effect in a run, or with another one, are refused by name, never
@@ -320,12 +340,18 @@ def refuse_model(model: Any) -> None:
     if model.optimizer is None:
         raise DeclarationError(
             "the model is compiled without an optimizer",
-            fix="model.compile(optimizer=..., loss=...)",
+            fix="Call model.compile(optimizer=..., loss=...).",
         )
     if model.run_eagerly:
         raise _without_effect("run_eagerly=True")
     if model.steps_per_execution != 1:
         raise _without_effect(f"steps_per_execution={model.steps_per_execution}")
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False) and layer is not model:
+            what = (
+                f"the layer {layer.name} is stateful, but the batches of a run are not consecutive"
+            )
+            raise DeclarationError(what, fix="Remove stateful.")
     if (strategy := getattr(model, "_distribute_strategy", None)) is not None:
         raise DeclarationError(
             f"the model was created under {type(strategy).__name__}",
@@ -342,12 +368,10 @@ def refuse_parts(model: Any, uneven: bool) -> None:
         if getattr(weight, "overwrite_with_gradient", False):
             raise DeclarationError(
                 f"{weight.path} is overwritten with its gradient (float8), which a run does not "
-                "support"
+                "support",
+                fix="Use another data type.",
             )
     for layer in model._flatten_layers():
-        if getattr(layer, "stateful", False) and layer is not model:
-            what = f"the layer {layer.name} is stateful, but batches of a run are not consecutive"
-            raise DeclarationError(what, fix="Remove stateful.")
         if getattr(layer, "synchronized", False) and layer.trainable:
             raise DeclarationError(
                 f"the layer {layer.name} is synchronized (statistics over all workers), "
@@ -368,8 +392,7 @@ def _refuse_reduction(loss: Any, uneven: bool) -> None:
         )
     if reduction == "sum" and uneven:
         raise DeclarationError(
-            f"the loss {loss.name} is a sum, and mini-batches of different sizes are weighted as "
-            "means",
+            f"the loss {loss.name} is a sum, but mini-batches of different sizes need means",
             fix='Create it with reduction="sum_over_batch_size", or remove --batching.',
         )
 
@@ -401,14 +424,6 @@ def calling_layer() -> Any:
             return owner
         frame = frame.f_back
     return None
-
-
-def refuse_results(results: Any) -> None:
-    """Raise DeclarationError if a metric returns several numbers."""
-    for name, value in results.items():
-        if len(getattr(value, "shape", ())):
-            what = f"the metric {name} returns {value.shape[0]} numbers, and a run records one"
-            raise DeclarationError(what, fix="Return their mean.")
 
 
 def _may_use_keras(folder: RunFolder) -> bool:

@@ -22,6 +22,8 @@ from ...tf.graph_mode import tensorflow
 
 _CLIPPED = ("clipnorm", "global_clipnorm", "clipvalue")
 _UNUSED = ("use_ema", "loss_scale_factor", "gradient_accumulation_steps")
+_UNCALLED = ("apply", "apply_gradients", "stateless_apply", "assign", "finalize_variable_values")
+"""Methods of an optimizer in whose place parameter servers do their own work."""
 _RULE = ("momentum", "nesterov", "beta_1", "beta_2", "epsilon", "rho", "centered")
 _FUSED = ("SGD", "Adam", "AdamW", "RMSprop")
 _UNSUPPORTED: Mapping[str, str] = {
@@ -62,6 +64,12 @@ class KerasOptimizer:
             raise DeclarationError(
                 f"the Keras optimizer {kind} is not supported on parameter servers",
                 fix=_UNSUPPORTED[kind],
+            )
+        overridden = [name for name in _UNCALLED if _is_of_user(type(optimizer), name)]
+        if overridden:
+            raise DeclarationError(
+                f"{kind}.{overridden[0]} is not called in a run",
+                fix="Override update_step, which parameter servers call for each variable.",
             )
         unused = [name for name in _UNUSED if self._config.get(name)]
         if unused:
@@ -184,6 +192,12 @@ class KerasOptimizer:
         if limit := config.get("clipvalue"):
             return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
         return gradients
+
+
+def _is_of_user(kind: type, name: str) -> bool:
+    """Return whether a class outside of Keras defines the method `name` of an optimizer."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
+    return owner is not None and not owner.__module__.startswith("keras.")
 
 
 def variable_name(variable: Any) -> str:

@@ -152,7 +152,8 @@ def _counted(source: Any, depth: int, count: int, asserted: bool) -> Begin:
     counted, _, ended = counted_in(source, SECONDS)
     if ended:
         return Begin(depth, counted)
-    return Begin(depth, counted, partial=True, total=max(count, 0))
+    # The first element alone may take longer, as where a large buffer is shuffled.
+    return Begin(depth, max(counted, 1), partial=True, total=max(count, 0))
 
 
 def begun(dataset: Any, begin: Begin) -> Any:
@@ -284,15 +285,20 @@ def is_dataset(value: Any) -> bool:
     return isinstance(value, importlib.import_module("tensorflow").data.Dataset)
 
 
-def first_batch_size(dataset: Any) -> int | None:
-    """Return the size of the first batch of a dataset made outside of the graph; else None."""
+def first_element(dataset: Any) -> Any:
+    """Return the first element of a dataset made outside of the graph; else None."""
     if not is_eager(dataset):
         return None
-    modern = importlib.import_module("tensorflow")
     with _where_made(dataset):
-        for element in dataset.take(1):
-            return int(modern.shape(modern.nest.flatten(element)[0])[0])
-    return None
+        return next(iter(dataset.take(1)), None)
+
+
+def first_batch_size(dataset: Any) -> int | None:
+    """Return the size of the first batch of a dataset made outside of the graph; else None."""
+    element = first_element(dataset)
+    if element is None:
+        return None
+    return int(importlib.import_module("tensorflow").nest.flatten(element)[0].shape[0])
 
 
 def shuffles(dataset: Any) -> bool:

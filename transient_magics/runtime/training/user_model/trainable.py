@@ -41,19 +41,21 @@ from ....errors import DeclarationError, TrainingError
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
-from ..reproducibility import Generators, fingerprint_examples, seeded
+from ..reproducibility import VOCABULARIES, Generators, fingerprint_examples, seeded
 from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, ServingGraph, Texts
 from ..usercode import run_program
+from . import preprocessing
 from .data import Data, keep_as_constants
 from .fit import refuse_later_training
 from .keras_model import declared_only, refuse_callbacks
-from .structure import is_text, leaves, name_of, unique
-from .tables import repeat_in_graphs
+from .structure import is_text, leaves, name_of, read_arrays, unique, write_arrays
 
 if TYPE_CHECKING:
     from .keras_model import KerasModel
 
 _ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_metric_ops")
+_OF_KERAS = ("training_metrics",)
+"""Keys of the answer of a Keras model alone."""
 _BATCH = 32
 _REQUIRED = (
     "Without --model, call fit of a compiled Keras model; or define input_fn(mode), and model "
@@ -68,7 +70,7 @@ class OwnModel:
         """Run the cell. Raises CellError, DeclarationError or TrainingError."""
         os.environ["KERAS_BACKEND"] = "tensorflow"
         keep_as_constants()
-        repeat_in_graphs()
+        preprocessing.repeat_in_graphs()
         with declared_only(folder) as recorder:
             module = run_program(folder, spec)
         self.fit = fit = recorder.fit
@@ -89,7 +91,7 @@ class OwnModel:
             model = fit.model
             batch = fit.batch_size
         elif not callable(input_fn):
-            raise DeclarationError("the cell trains no model", fix=_REQUIRED)
+            raise DeclarationError("the cell does not train a model", fix=_REQUIRED)
         else:
             _check_parameters(input_fn, "mode")
             refuse_callbacks(module)
@@ -100,27 +102,42 @@ class OwnModel:
         inputs: Sequence[Any] = ()
         if not callable(model_fn):
             inputs = [tensor.shape for tensor in getattr(model, "inputs", None) or ()]
+        self.keras_model: KerasModel | None = None
         self._examples = SeededInput(input_fn, vars(module), spec.program_seed)
         self._data = Data(
             self._examples, inputs, batch, fit.batched if fit else None, labelled=not fit
         )
         self.batch = self._data.batch or _BATCH
-        self.keras_model: KerasModel | None = None
+        self.learned: Mapping[str, Any] = {}
+        """What the model's preprocessing layers learned from data."""
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:
             from .keras_model import KerasModel
 
+            stored = folder.checkpoints / preprocessing.FILE
+            if stored.exists():
+                preprocessing.restore(model, read_arrays(stored))
             self._model_fn = self.keras_model = KerasModel(
                 model, self._data, spec.batching != "uniform"
             )
+            self.learned = preprocessing.learned(model)
 
     def prepare(self) -> None:
         """Do nothing: the definition is complete."""
 
     def fingerprint(self) -> dict[str, str]:
-        """Return the fingerprint of the examples."""
-        return self._examples.fingerprint()
+        """Return the fingerprint of the examples and of the model's vocabularies."""
+        parts = self._examples.fingerprint()
+        if vocabularies := preprocessing.fingerprint(self.learned):
+            parts[VOCABULARIES] = vocabularies
+        return parts
+
+    def keep_vocabularies(self, checkpoints: Path) -> None:
+        """Write what the model's preprocessing layers learned beside its checkpoints."""
+        if self.learned:
+            checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_arrays(checkpoints / preprocessing.FILE, self.learned)
 
     def has_records(self) -> bool:
         """Return True: every VM calls input_fn."""
@@ -149,6 +166,12 @@ class OwnModel:
     def check_data(self) -> None:
         """Raise TrainingError if there are no examples to train on, or to evaluate."""
         self._data.check(self.batch)
+
+    def training_results(self, total: Sequence[float]) -> dict[str, float]:
+        """Return the training metrics of steps that added up to `total` (Objective.metrics)."""
+        if self.keras_model is None:
+            return {}
+        return self.keras_model.metrics.results(total)
 
     def counted_evaluation(self, seconds: float) -> tuple[int, int, bool]:
         """Count the evaluation examples for at most `seconds`.
@@ -183,7 +206,18 @@ class OwnModel:
             raise TrainingError("the loss has no gradient for any trainable variable")
         weight = tf.cast(_rows(features), tf.float32)
         clip = _clipping(answer.get("clip"))
-        return Objective(loss, pairs, optimizer, clip, lambda by: make_optimizer(rate / by), weight)
+        metrics = None
+        if self.fit:  # only fit has epochs, whose metrics are reported
+            metrics = answer.get("training_metrics")
+        return Objective(
+            loss,
+            pairs,
+            optimizer,
+            clip,
+            lambda by: make_optimizer(rate / by),
+            weight,
+            metrics=metrics,
+        )
 
     def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
         """Return the metrics that the model defines."""
@@ -224,7 +258,7 @@ class OwnModel:
     def texts(self) -> Texts:
         """Raise TrainingError: only the cell can turn texts into numbers."""
         raise TrainingError(
-            "a model of a cell takes and returns numbers, not texts",
+            "a model of a cell accepts and returns numbers, not texts",
             fix="Pass features to run.predict as input_fn returns them.",
         )
 
@@ -240,7 +274,7 @@ class OwnModel:
     def _without_weights(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
         if self._data.weighted:
             raise DeclarationError(
-                "input_fn returns sample weights, which model_fn does not take",
+                "input_fn returns sample weights, which model_fn does not accept",
                 fix="Make them one of the features.",
             )
         return lambda features, labels, weights, mode: model_fn(features, labels, mode)
@@ -253,7 +287,7 @@ class OwnModel:
                 f"model_fn must return a dict, not {type(answer).__name__}", fix=fix
             )
         where = f"mode {mode}"
-        if unknown := sorted(set(answer) - set(_ANSWERS)):
+        if unknown := sorted(set(answer) - {*_ANSWERS, *_OF_KERAS}):
             raise TrainingError(
                 f"model_fn returns the unknown key {unknown[0]!r}", where=where, fix=fix
             )

@@ -164,9 +164,9 @@ def job_seconds(state: BagState) -> float | None:
     """Return the declared duration of a job, else the typical one; None if it is unknown."""
     if state.spec.job_seconds:
         return state.spec.job_seconds
-    taken = [found.seconds for number in state.results if (found := state.jobs[number].result)]
-    if len(taken) >= LEAST_TIMED:
-        return statistics.median(taken)
+    durations = [found.seconds for number in state.results if (found := state.jobs[number].result)]
+    if len(durations) >= LEAST_TIMED:
+        return statistics.median(durations)
     return None
 
 

@@ -31,7 +31,7 @@ from ....errors import PlanError
 from ....files import write_atomically
 from ....protocol import checks, jsonl, layout
 from ....protocol.events import from_values
-from ....protocol.outputs import MOST_ARRAY_BYTES, MOST_SAID
+from ....protocol.outputs import MOST_ARRAY_BYTES, MOST_PRINTED
 from ....protocol.vm_events import line_fields
 from ....runtime.folder import Lines
 from ...dask.on_vm import bag_task, scheduler
@@ -76,19 +76,19 @@ class BagScheduler(scheduler.VmScheduler):
         """Last output of jobs whose workers crashed, by worker."""
         self.on_saved: Any = None
         self.handlers["transient_saved"] = self.saved
-        self.handlers["transient_said"] = self.said
+        self.handlers["transient_printed"] = self.note_output
 
     async def leave(self, worker: str, *given: Any, **options: Any) -> None:
         """Remove a worker as its base class does, and record that its VM was preempted."""
         await super().leave(worker, *given, **options)
         self.departed.add(worker)
 
-    async def said(self, worker: str, said: str) -> None:
+    async def note_output(self, worker: str, output: str) -> None:
         """Store the last output of a job whose worker crashed.
 
         The next worker of the same VM sends it.
         """
-        self.printed[worker] = str(said)
+        self.printed[worker] = str(output)
 
     async def saved(self, job: int, attempt: int, done: float, seconds: float, data: bytes) -> None:
         """Pass on a checkpoint that a worker sent for its job."""
@@ -164,11 +164,11 @@ class Driver:
 
     def saved(self, job: int, attempt: int, done: float, seconds: float, data: bytes) -> None:
         """Keep a checkpoint of a job. Threads call it."""
-        known = self.state.jobs.get(job)
+        running = self.state.jobs.get(job)
         if (
-            known is None
-            or known.phase != "running"
-            or known.attempt != attempt
+            running is None
+            or running.phase != "running"
+            or running.attempt != attempt
             or len(data) > MOST_ARRAY_BYTES
         ):
             return
@@ -194,7 +194,7 @@ class Driver:
         }
         async with Client(here.address, **options) as client:
             while not over.is_set() and not self.state.over:
-                await self._look(here, client)
+                await self._tick(here, client)
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
                         await over.wait()
@@ -202,9 +202,9 @@ class Driver:
                     continue
         if self.state.over:
             return "its bag is over"
-        return "it was told to end"
+        return "it was requested to end"
 
-    async def _look(self, here: BagScheduler, client: Client) -> None:
+    async def _tick(self, here: BagScheduler, client: Client) -> None:
         self._lines.flush()
         while not self._saves.empty():
             self._tell(self._saves.get_nowait())
@@ -261,18 +261,24 @@ class Driver:
     def _begin(
         self, job: int, vm: str, saves: tuple[float, ...], here: BagScheduler, client: Client
     ) -> None:
-        known = self.state.jobs[job]
+        """Start a job on `vm`, or start it again from its checkpoint.
+
+        `saves` are the seconds of computing after which the job is due to save.
+        """
+        before = self.state.jobs[job]
         spec = self._spec
         worker = next((ws.address for ws in here.workers.values() if str(ws.name) == vm), None)
         if worker is None:
+            # The worker has just left. The next tick assigns the job again.
             return
         kept = self._folder / _SAVED / f"{job}.npz"
         if kept.exists():
             saved = kept.read_bytes()
         else:
             saved = b""
-        done = known.done if saved else 0.0
-        attempt = known.attempt + 1
+        # Without its file, for example on another VM, a checkpoint cannot be continued.
+        done = before.done if saved else 0.0
+        attempt = before.attempt + 1
         self._tell(
             b.BagStarted(
                 bag=spec.name, job=job, attempt=attempt, vm=vm, age=self._age(here, vm), done=done
@@ -280,20 +286,23 @@ class Driver:
         )
         limit = spec.timeout_seconds
         if limit is None:
-            most = 0.0
+            most = 0.0  # no limit
         else:
+            # `_follow` ends a job at its timeout. If its process does not answer, the VM's agent
+            # ends the process later.
             most = max(limit - done, 0.0) + _DEAF_SECONDS
         future = client.submit(
             bag_task.compute,
             self._source,
-            dict(known.point),
-            spec.job_seed(job),
-            job,
-            attempt,
-            done,
-            saved,
-            saves,
-            most,
+            dict(before.point),
+            seed=spec.job_seed(job),
+            job=job,
+            attempt=attempt,
+            done=done,
+            state=saved,
+            saves=saves,
+            most=most,
+            # Each attempt is a new task: Dask returns the result of an earlier task with this key.
             key=f"{spec.name}-{job}-{attempt}",
             workers=[worker],
             allow_other_workers=False,
@@ -323,21 +332,21 @@ class Driver:
                 )
         elif limit is not None and each.done + now - each.began > limit:
             self._ended_workers.add(each.worker)
-            said = ""
+            output = ""
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_ABORT_SECONDS):
-                    said = (await client.run(bag_task.abort, workers=[each.worker])).get(
+                    output = (await client.run(bag_task.abort, workers=[each.worker])).get(
                         each.worker, ""
                     )
-            self._lost(each, "timeout", f"it took longer than {limit:g} s", said)
+            self._lost(each, "timeout", f"it took longer than {limit:g} s", output)
 
     async def _ended(self, each: _Attempt, here: BagScheduler) -> None:
         try:
             found = await each.future
         except KilledWorker as error:
             notes = " ".join(getattr(error, "__notes__", []))
-            said = here.printed.pop(each.worker, "")
-            self._lost(each, "memory" if "memory" in notes else "crashed", notes, said)
+            output = here.printed.pop(each.worker, "")
+            self._lost(each, "memory" if "memory" in notes else "crashed", notes, output)
         except asyncio.CancelledError:
             self._lost(each, "lost", "its task was cancelled")
         except Exception as error:  # noqa: BLE001 - any error of Dask or its pickles is reported
@@ -351,7 +360,7 @@ class Driver:
                 each,
                 "invalid" if found["fault"] == "invalid" else "raised",
                 str(found.get("reason")),
-                str(found.get("said") or ""),
+                str(found.get("printed") or ""),
             )
             return
         packed = found["arrays"]
@@ -371,18 +380,18 @@ class Driver:
                     "arrays": name if packed else "",
                     "bytes": len(packed),
                     "digest": hashlib.sha256(packed).hexdigest() if packed else "",
-                    "said": str(found.get("said") or "")[-MOST_SAID:],
+                    "printed": str(found.get("printed") or "")[-MOST_PRINTED:],
                 },
             )
             fold(self.state, result)
         except ValueError as error:
-            self._lost(each, "invalid", str(error), str(found.get("said") or ""))
+            self._lost(each, "invalid", str(error), str(found.get("printed") or ""))
             return
         self._tell(result)
         (self._folder / _SAVED / f"{each.job}.npz").unlink(missing_ok=True)
         self._attempts.pop(each.job).future.release()
 
-    def _lost(self, each: _Attempt, why: Any, reason: str, said: str = "") -> None:
+    def _lost(self, each: _Attempt, why: Any, reason: str, output: str = "") -> None:
         self._attempts.pop(each.job, None)
         each.future.release()
         self._tell(
@@ -392,18 +401,18 @@ class Driver:
                 attempt=each.attempt,
                 why=why,
                 reason=reason[:2000],
-                said=said[-MOST_SAID:],
+                printed=output[-MOST_PRINTED:],
             )
         )
 
     async def _propose(self, many: int) -> None:
-        known = self.state
-        if self._spec.surrogate != "none" and len(known.results) >= LEAST_RESULTS:
+        state = self.state
+        if self._spec.surrogate != "none" and len(state.results) >= LEAST_RESULTS:
             await self._learn()
             if end(self.state):
                 return
         chosen = await asyncio.to_thread(self._points, many)
-        turn = 1 + max((job.batch for job in known.jobs.values()), default=-1)
+        turn = 1 + max((job.batch for job in state.jobs.values()), default=-1)
         for each in chosen:
             self._tell(
                 b.BagProposed(

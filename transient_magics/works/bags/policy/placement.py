@@ -144,13 +144,13 @@ class Survival:
 
     def __post_init__(self) -> None:
         if len(self.ages) != len(self.shares) or not self.ages:
-            raise ValueError("as many shares as ages, and one at least")
+            raise ValueError("a survival function needs as many shares as ages, at least one")
         if self.ages[0] != 0 or self.shares[0] != 1:
-            raise ValueError("at age 0 all VMs live")
+            raise ValueError("the share at age 0 must be 1")
         if any(one > other for one, other in pairwise(self.ages)):
-            raise ValueError("ages rise")
+            raise ValueError("the ages must not decrease")
         if any(one < other for one, other in pairwise(self.shares)):
-            raise ValueError("no VM comes back to life")
+            raise ValueError("the shares must not increase")
 
     @classmethod
     def of(cls, model: LifetimeModel) -> Self:
@@ -183,22 +183,26 @@ class Survival:
 
     @property
     def name(self) -> str:
+        """The name of the distribution."""
         return "table"
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        hours, (ages, shares) = np.asarray(hours, float), self._table
+        """Return the shares of VMs that live longer than `hours`."""
+        hours = np.asarray(hours, float)
+        ages, shares = self._table
         inside = np.interp(np.minimum(hours, ages[-1]), ages, shares)
         return inside * np.exp(-self.rate * np.maximum(hours - ages[-1], 0.0))
 
     def quantile(
         self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
+        """Return the age in hours to which a `share` of the VMs live that are `age` hours old."""
         ages, shares = self._table
-        wanted = np.asarray(share, float) * self.survival(np.asarray(age, float))
-        found = np.interp(-wanted, -shares, ages, right=np.inf)
+        target = np.asarray(share, float) * self.survival(np.asarray(age, float))
+        found = np.interp(-target, -shares, ages, right=np.inf)
         if self.rate > 0 and shares[-1] > 0:
-            late = ages[-1] + np.log(shares[-1] / np.maximum(wanted, 1e-300)) / self.rate
-            found = np.where(wanted < shares[-1], late, found)
+            late = ages[-1] + np.log(shares[-1] / np.maximum(target, 1e-300)) / self.rate
+            found = np.where(target < shares[-1], late, found)
         return np.maximum(found, np.nextafter(age, np.inf))
 
     def to_dict(self) -> dict[str, object]:
@@ -279,12 +283,12 @@ def place(
         offered = [
             each for each in (*first[turn : turn + 1], shortest) if each and each.job in queue
         ]
-        taken = next((each for each in offered if takes(expected, each.work, vm.age, boot)), None)
-        if taken is None:
+        chosen = next((each for each in offered if takes(expected, each.work, vm.age, boot)), None)
+        if chosen is None:
             refused.append(vm)
         else:
-            pairs.append((taken.job, vm.vm))
-            del queue[taken.job]
+            pairs.append((chosen.job, vm.vm))
+            del queue[chosen.job]
     renewed = refused[: len(queue)]
     rest = refused[len(queue) :]
     dropped = [

@@ -106,7 +106,7 @@ def simulate(
     PlanError if the bag does not end within a year.
     """
     if not (bag.jobs > 0 and 0 < bag.shortest <= bag.longest < np.inf and bag.vms > 0):
-        raise PlanError("A bag needs some jobs, how long they take, and a VM")
+        raise PlanError("A bag needs at least one job, a job time and a VM")
     if uncertain:
         courses = -(-courses // BLOCKS) * BLOCKS
     else:
@@ -173,8 +173,9 @@ class _Course:
         while len(self._done) < self._bag.jobs:
             if not self._events or now > _MOST_HOURS:
                 raise PlanError(
-                    "A bag of these jobs does not come to an end on VMs that are revoked so early",
-                    fix="Make the jobs shorter, let them be saved, or rent on demand.",
+                    "The bag does not finish in any simulation: its VMs are revoked too early for "
+                    "these jobs",
+                    fix="Use shorter jobs, save them with --save, or use VMs on demand.",
                 )
             now, _, what, name = heapq.heappop(self._events)
             vm = self._vms.get(name)

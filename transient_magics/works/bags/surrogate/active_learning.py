@@ -88,14 +88,17 @@ def propose(
         costs[best] = np.inf  # choose each point once: a different point adds more information
         chosen.append((points[best], False))
     if chosen:
-        told = surrogate.predict([point for point, _ in chosen])
+        predictions = surrogate.predict([point for point, _ in chosen])
     else:
-        told = {}
+        predictions = {}
     return [
         Proposal(
             point,
             filling,
-            {name: (float(mean[turn]), float(sd[turn])) for name, (mean, sd) in told.items()},
+            {
+                name: (float(mean[turn]), float(sd[turn]))
+                for name, (mean, sd) in predictions.items()
+            },
         )
         for turn, (point, filling) in enumerate(chosen)
     ]
@@ -111,8 +114,8 @@ def expected_seconds(
     from .model import learn_gaussian
 
     cube = Cube(tuple(space))
-    taken = np.log(np.maximum([seconds for _, seconds in results], 1e-6))
-    model = learn_gaussian(cube.rows([point for point, _ in results]), taken, None, seed)
+    log_seconds = np.log(np.maximum([seconds for _, seconds in results], 1e-6))
+    model = learn_gaussian(cube.rows([point for point, _ in results]), log_seconds, None, seed)
 
     def expected(points: Sequence[Point]) -> Sequence[float]:
         mean, sd = model.predict(cube.rows(points))
@@ -146,8 +149,8 @@ class _Knowing:
     def believe(self, place: int) -> None:
         for turn, (covariance, noise) in enumerate(self._covariances):
             column = covariance[:, place].copy()
-            known = column[place] + noise + 1e-12
-            self._covariances[turn] = (covariance - np.outer(column, column) / known, noise)
+            variance = column[place] + noise + 1e-12
+            self._covariances[turn] = (covariance - np.outer(column, column) / variance, noise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +173,19 @@ def judge(
 
     Each returned value counts with its own error.
     """
-    told = [(before, after) for before, after in zip(predicted, returned, strict=True) if before]
+    pairs = [(before, after) for before, after in zip(predicted, returned, strict=True) if before]
     coverage = {}
     residual = {}
-    for output in told[0][0] if told else ():
+    for output in pairs[0][0] if pairs else ():
         scores = [
             abs(after[output] - mean)
             / max((sd**2 + after.get(output + ERROR, 0.0) ** 2) ** 0.5, 1e-300)
-            for before, after in told
+            for before, after in pairs
             for mean, sd in [before[output]]
         ]
         coverage[output] = sum(score <= _NINETY for score in scores) / len(scores)
         residual[output] = min(median(scores), 1e18)
-    return Judgement(len(told), coverage, residual)
+    return Judgement(len(pairs), coverage, residual)
 
 
 def good_enough(learnt: Sequence[BagLearnt], tolerances: Mapping[str, float]) -> bool:
@@ -247,6 +250,9 @@ class Speedup:
             pays = f"{self.break_even:,.0f}"
         else:
             pays = "no number of"
-        return f"{self.at(self.results):.3g} times as fast with as many look-ups as results; it pays from {pays} on"
+        return (
+            f"{self.at(self.results):.3g} times as fast with as many look-ups as results; it "
+            f"pays from {pays} on"
+        )
 
     __repr__ = __str__

@@ -143,15 +143,15 @@ def learn_ensemble(rows: _Array, values: _Array, errors: _Array | None, seed: in
         biases.append(tuple(np.asarray(each, float) for each in network.intercepts_))
         left = np.setdiff1d(np.arange(len(rows)), drawn)
         out[member, left] = _forward(weights[-1], biases[-1], rows[left])
-    told = out[:, (~np.isnan(out)).sum(axis=0) >= 2]
-    known = (~np.isnan(out)).sum(axis=0) >= 2
-    residual = (scaled[known] - np.nanmean(told, axis=0)) ** 2
-    spread = np.nanvar(told, axis=0, ddof=1)
+    left_out = out[:, (~np.isnan(out)).sum(axis=0) >= 2]
+    columns = (~np.isnan(out)).sum(axis=0) >= 2
+    residual = (scaled[columns] - np.nanmean(left_out, axis=0)) ** 2
+    spread = np.nanvar(left_out, axis=0, ddof=1)
     if errors is not None:
         noise = (errors / scale) ** 2
     else:
         noise = np.full(len(rows), 0.5 * float(np.median(residual)))
-    over = max(float((residual - noise[known]).mean()), 0.05 * float(residual.mean()))
+    over = max(float((residual - noise[columns]).mean()), 0.05 * float(residual.mean()))
     factor = float(np.sqrt(over / max(float(spread.mean()), 1e-12)))
     return Ensemble(tuple(weights), tuple(biases), factor, float(np.median(noise)), mean, scale)
 
@@ -346,9 +346,10 @@ class Surrogate:
         names = self.cube.names
         if wrong := sorted({*parameters} ^ {*names}):
             what = (
-                f"'{wrong[0]}' is {'missing' if wrong[0] in names else 'no parameter of this bag'}"
+                f"'{wrong[0]}' is "
+                f"{'missing' if wrong[0] in names else 'not a parameter of this bag'}"
             )
-            raise PlanError(what, fix=f"It takes {', '.join(names)}.")
+            raise PlanError(what, fix=f"Its parameters are {', '.join(names)}.")
         if bad := next(
             (name for name, value in parameters.items() if not isinstance(value, int | float)), None
         ):
@@ -358,8 +359,9 @@ class Surrogate:
             where = ", ".join(f"{name}={value}" for name, value in parameters.items())
             alone = f'%%bag --over "{where.replace(", ", " ")}" --jobs 1 --surrogate none'
             raise PlanError(
-                f"{where} lies outside of what was computed, and the surrogate does not guess",
-                fix=f"Ask between the points of its results, or compute it: {alone}, with the same cell.",
+                f"{where} is outside of the computed points, and the surrogate does not "
+                "extrapolate",
+                fix=f"Use a point between its results, or compute it with the same cell: {alone}",
             )
         found = {}
         for output, model in self.models.items():
@@ -392,7 +394,8 @@ def learn(
     """
     if len(results) < LEAST_RESULTS:
         raise PlanError(
-            f"{len(results)} results are too few to learn from", fix=f"It takes {LEAST_RESULTS}."
+            f"{len(results)} results are too few for a surrogate",
+            fix=f"Wait for {LEAST_RESULTS} results.",
         )
     cube = Cube(tuple(space))
     rows = cube.rows([point for point, _ in results])
@@ -401,10 +404,10 @@ def learn(
     models = {}
     for output in outputs_of(results[0][1]):
         values = np.array([returned[output] for _, returned in results], float)
-        told = [returned.get(output + ERROR) for _, returned in results]
-        if any(not each for each in told):
+        given = [returned.get(output + ERROR) for _, returned in results]
+        if any(not each for each in given):
             errors = None
         else:
-            errors = np.array(told, float)
+            errors = np.array(given, float)
         models[output] = teach(rows, values, errors, seed)
     return Surrogate(cube.space, models, rows)

@@ -22,7 +22,7 @@ _CELLS = 40
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One output `over` one or two parameters; `held` are the values of the others.
+    """One output `over` one or two parameters; `fixed` are the values of the others.
 
     `places` are the values of each parameter: all choices, a few whole numbers, or an even range.
     `means` and `sds` have a row for each place of the second parameter (one row without it), with
@@ -32,7 +32,7 @@ class Section:
 
     output: str
     over: tuple[Dimension, ...]
-    held: Mapping[str, Value]
+    fixed: Mapping[str, Value]
     places: tuple[tuple[Value, ...], ...]
     means: tuple[tuple[float | None, ...], ...]
     sds: tuple[tuple[float | None, ...], ...]
@@ -44,19 +44,20 @@ def sections(
     results: Sequence[Result],
     outputs: Sequence[str] = (),
     over: Sequence[str] = (),
-    held: Mapping[str, Value] | None = None,
+    fixed: Mapping[str, Value] | None = None,
 ) -> tuple[Section, ...]:
     """Return a section for each of the `outputs` over the parameters `over`.
 
     By default, these are all outputs and all parameters that are not held. Raises PlanError for
     unknown names, for values outside of the space, and for more than two parameters.
     """
-    held = held or {}
-    chosen = _over(surrogate, over, held)
+    fixed = fixed or {}
+    chosen = _over(surrogate, over, fixed)
     names = outputs or list(surrogate.models)
     if lost := next((name for name in names if name not in surrogate.models), None):
         raise PlanError(
-            f"'{lost}' is no output of this bag", fix=f"It has {', '.join(surrogate.models)}."
+            f"'{lost}' is not an output of this bag",
+            fix=f"Its outputs are {', '.join(surrogate.models)}.",
         )
     places = tuple(
         _places(each, _ALONG if len(chosen) == 1 else _CELLS, cells=len(chosen) > 1)
@@ -64,29 +65,30 @@ def sections(
     )
     parameters = [each.name for each in chosen]
     points = [
-        {**held, **dict(zip(parameters, at[::-1], strict=True))}
+        {**fixed, **dict(zip(parameters, at[::-1], strict=True))}
         for at in itertools.product(*places[::-1])
     ]
     width = len(places[0])
-    known = all_inside(surrogate.rows, surrogate.cube.rows(points))
+    is_inside = all_inside(surrogate.rows, surrogate.cube.rows(points))
     found = {name: pair for name, pair in surrogate.predict(points).items() if name in names}
 
     def rows(values: Sequence[float]) -> tuple[tuple[float | None, ...], ...]:
         shown = [
-            float(value) if inside else None for value, inside in zip(values, known, strict=True)
+            float(value) if inside else None
+            for value, inside in zip(values, is_inside, strict=True)
         ]
         return tuple(tuple(shown[begin : begin + width]) for begin in range(0, len(shown), width))
 
     on = [
         (point, returned)
         for point, returned in results
-        if all(point[name] == held[name] for name in held)
+        if all(point[name] == fixed[name] for name in fixed)
     ]
     return tuple(
         Section(
             name,
             chosen,
-            held,
+            fixed,
             places,
             rows(found[name][0].tolist()),
             rows(found[name][1].tolist()),
@@ -104,33 +106,37 @@ def sections(
 
 
 def _over(
-    surrogate: Surrogate, over: Sequence[str], held: Mapping[str, Value]
+    surrogate: Surrogate, over: Sequence[str], fixed: Mapping[str, Value]
 ) -> tuple[Dimension, ...]:
     """Return the parameters of the axes. Raises PlanError."""
     space = {each.name: each for each in surrogate.space}
-    if lost := next((name for name in (*over, *held) if name not in space), None):
-        raise PlanError(f"'{lost}' is no parameter of this bag", fix=f"It has {', '.join(space)}.")
-    names = list(over) or [name for name in space if name not in held]
-    if twice := next((name for name in names if names.count(name) > 1 or name in held), None):
+    if lost := next((name for name in (*over, *fixed) if name not in space), None):
         raise PlanError(
-            f"{twice} cannot be an axis and have a value, or be two axes", fix="Name it once."
+            f"'{lost}' is not a parameter of this bag",
+            fix=f"Its parameters are {', '.join(space)}.",
+        )
+    names = list(over) or [name for name in space if name not in fixed]
+    if twice := next((name for name in names if names.count(name) > 1 or name in fixed), None):
+        raise PlanError(
+            f"'{twice}' is given twice", fix=f"Name it once, either in over or as {twice}=VALUE."
         )
     if not 1 <= len(names) <= 2:
         few = list(space)[:2]
         others = ", ".join(f"{name}=…" for name in space if name not in few)
         raise PlanError(
-            f"A picture has one or two axes, and {len(names)} parameters have no value",
+            f"A plot must have 1 or 2 axes, but {len(names)} parameters have no value",
             fix=f"Write plot(over={tuple(few)!r}, {others}).",
         )
-    if left := [name for name in space if name not in names and name not in held]:
+    if left := [name for name in space if name not in names and name not in fixed]:
         values = ", ".join(f"{name}=…" for name in left)
         raise PlanError(
-            f"{left[0]} is no axis and has no value",
+            f"'{left[0]}' is neither an axis nor has a value",
             fix=f"Write plot(over={tuple(names)!r}, {values}).",
         )
-    if wrong := next((name for name, value in held.items() if not _may(space[name], value)), None):
+    if wrong := next((name for name, value in fixed.items() if not _may(space[name], value)), None):
         raise PlanError(
-            f"{wrong}={held[wrong]} is not of this bag", fix=f"It takes {space[wrong]}."
+            f"{wrong}={fixed[wrong]} is outside of the space of this bag",
+            fix=f"Use {space[wrong]}.",
         )
     return tuple(space[name] for name in names)
 

@@ -36,7 +36,7 @@ from ....runtime import process_record
 from ....runtime.training.reproducibility import Generators
 from ....runtime.training.usercode import MODULE_NAME, is_of_cell, run_cell
 from . import record
-from .worker import TAKEN
+from .worker import PREEMPTED
 
 _RARELY = 50.0
 """Interval between unplanned checkpoints, as a multiple of the duration of the last one."""
@@ -44,7 +44,8 @@ _LEAST_SECONDS = 10.0
 _MOST_REASON = 2000
 _ANSWER_SECONDS = 0.5
 _EXPLAINED = {
-    "signal only works in main thread": "a job runs in a thread; handle signals in a process that it starts",
+    "signal only works in main "
+    "thread": "a job runs in a thread; handle signals in a process that it starts",
 }
 """Explanations of errors that occur in jobs but not in scripts, by a part of their text."""
 _NAME = "job"
@@ -68,7 +69,7 @@ class Checkpoint:
         self._state = state
         self._saves = [*saves]
         self._worker = get_worker()
-        self._taken: threading.Event = self._worker.extensions[TAKEN]
+        self._preempted: threading.Event = self._worker.extensions[PREEMPTED]
         self._began = self._last = time.monotonic()
         self._took = 0.0
         self._parted = False
@@ -87,7 +88,7 @@ class Checkpoint:
     def due(self) -> bool:
         """Whether `save` would save now."""
         now = time.monotonic()
-        if self._taken.is_set():
+        if self._preempted.is_set():
             return not self._parted
         if self._saves:
             return now - self._began - self.saving >= self._saves[0]
@@ -101,7 +102,7 @@ class Checkpoint:
         if not self.due:
             return False
         began = time.monotonic()
-        self._parted = self._taken.is_set()
+        self._parted = self._preempted.is_set()
         done = self._done + began - self._began - self.saving
         packed = _packed(arrays)
         sync(
@@ -134,7 +135,7 @@ def compute(
 ) -> dict[str, Any]:
     """Call the cell's function at the point and return the result as plain values.
 
-    They are `seconds` of computing, the last output (`said`), and either the `returned` values,
+    They are `seconds` of computing, the last output (`printed`), and either the `returned` values,
     with `arrays` as an npz file, or `fault` (raised, invalid) with the `reason`.
 
     After `most` seconds (0: never), the VM's agent kills this process, because `abort` has no
@@ -143,7 +144,7 @@ def compute(
     record.clear_output(_folder())
     with record.time_limit(_folder(), most), _event_loop():
         found = _computed(source, point, seed, Checkpoint(job, attempt, done, state, saves), done)
-    return {**found, "said": printed()}
+    return {**found, "printed": printed()}
 
 
 def printed() -> str:
@@ -174,7 +175,11 @@ def _computed(
     try:
         found = _function(source)(**_arguments(source, point, seed, checkpoint))
     except Exception as error:  # noqa: BLE001 - any error of users' code fails the job
-        return {"fault": "raised", "reason": _said(error), "seconds": time.monotonic() - began}
+        return {
+            "fault": "raised",
+            "reason": _error_text(error),
+            "seconds": time.monotonic() - began,
+        }
     except SystemExit as error:
         return {
             "fault": "raised",
@@ -231,21 +236,21 @@ def _arguments(
 def _sorted(found: Any) -> tuple[dict[str, float], bytes]:
     """Return numbers by name, and the other arrays packed. Raises ValueError."""
     if not isinstance(found, Mapping):
-        raise ValueError(f"it returned {type(found).__name__}, not a dict of numbers")
+        raise ValueError(f"it must return a dict of numbers, not {type(found).__name__}")
     numbers = dict[str, float]()
     arrays = dict[str, Any]()
     for name, value in found.items():
         if not isinstance(name, str):
-            raise ValueError(f"it returned something under {name!r:.80}, which is no name")
+            raise ValueError(f"it returned the key {name!r:.80}, which is not a valid name")
         if getattr(value, "ndim", 0):
             arrays[name] = value
             continue
         try:
             numbers[name] = float(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{name} is {type(value).__name__}, not a number") from None
+            raise ValueError(f"{name} must be a number, not {type(value).__name__}") from None
         if not math.isfinite(numbers[name]):
-            raise ValueError(f"{name} is {numbers[name]}")
+            raise ValueError(f"{name} must be finite, not {numbers[name]}")
     checked_values(numbers)
     return numbers, _packed(arrays) if arrays else b""
 
@@ -255,7 +260,7 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
 
     made = {name: np.asarray(each) for name, each in arrays.items()}
     if wrong := next((name for name, each in made.items() if each.dtype.kind not in "biufc"), None):
-        raise ValueError(f"{wrong} holds no numbers: {made[wrong].dtype}")
+        raise ValueError(f"the array {wrong} must have numbers, not {made[wrong].dtype}")
     if sum(each.nbytes for each in made.values()) > MOST_ARRAY_BYTES:
         raise ValueError(f"its arrays have more than {MOST_ARRAY_BYTES >> 20} MiB")
     file = io.BytesIO()
@@ -263,7 +268,7 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     frames = [
         each for each in traceback.extract_tb(error.__traceback__) if is_of_cell(each.filename)
     ]

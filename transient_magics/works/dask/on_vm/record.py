@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ....files import write_atomically
-from ....protocol.outputs import MOST_SAID
+from ....protocol.outputs import MOST_PRINTED
 from ..spec import DaskSpec
 
 _LIMIT = "limit"
@@ -22,8 +22,8 @@ TERMINATE_SHARE = 0.95
 """The share of the memory limit above which the agent kills the worker."""
 OUTPUT_FILE = "output.log"
 _MOST_BYTES = 16 * 2**20
-_ENOUGH = 8 * MOST_SAID
-"""Number of bytes that contain `MOST_SAID` characters and the rest of a line."""
+_ENOUGH = 8 * MOST_PRINTED
+"""Number of bytes that contain `MOST_PRINTED` characters and the rest of a line."""
 
 
 def write_end(folder: Path, pid: int) -> None:
@@ -120,15 +120,15 @@ def clear_output(folder: Path) -> None:
 
 
 def last_output(folder: Path) -> str:
-    """Return the last `MOST_SAID` characters of the output, in whole lines if there are any."""
+    """Return the last `MOST_PRINTED` characters of the output, in whole lines if there are any."""
     try:
         end = _end(folder / OUTPUT_FILE, _ENOUGH)
     except OSError:
         return ""
     text = end.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").strip("\n")
-    if len(text) <= MOST_SAID:
+    if len(text) <= MOST_PRINTED:
         return text
-    text = text[-MOST_SAID:]
+    text = text[-MOST_PRINTED:]
     return text.partition("\n")[2] or text
 
 

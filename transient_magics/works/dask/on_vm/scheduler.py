@@ -61,7 +61,7 @@ class Faults:
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
         self._in_hand: dict[str, frozenset[Hashable]] = {}
-        self._told: set[tuple[str, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
         self._causes: dict[Hashable, Counter[str]] = {}
 
     def gone(self, worker: str, in_hand: Collection[Hashable]) -> None:
@@ -76,9 +76,9 @@ class Faults:
         Return the tasks that have failed, each with the causes of all its crashes. Duplicate
         reports of a process count once.
         """
-        if (worker, process) in self._told:
+        if (worker, process) in self._reported:
             return {}
-        self._told.add((worker, process))
+        self._reported.add((worker, process))
         failed: dict[Hashable, str] = {}
         for task in self._in_hand.pop(worker, ()):
             causes = self._causes.setdefault(task, Counter())
@@ -308,7 +308,7 @@ async def _until_over(scheduler: VmScheduler, over: asyncio.Event) -> str:
                 await over.wait()
         except TimeoutError:
             continue
-    return "it was told to end"
+    return "it was requested to end"
 
 
 def _has_bokeh() -> bool:

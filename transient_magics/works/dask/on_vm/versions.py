@@ -28,18 +28,21 @@ def mismatch(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[str, st
     between client and scheduler depends on the version of Dask.
     """
     if _minor(here["python"]) != _minor(there["python"]):
-        what = f"This kernel has Python {_minor(here['python'])} and the VMs have {_minor(there['python'])}"
+        what = (
+            f"This kernel has Python {_minor(here['python'])} and the VMs have "
+            f"{_minor(there['python'])}"
+        )
         return what, f"Use a kernel with Python {_minor(there['python'])}."
     other = [name for name in SAME if here[name] != there[name]]
     if not other:
         return "", ""
     mine, theirs = (", ".join(f"{name} {side[name]}" for name in other) for side in (here, there))
-    wanted = " ".join(f"{name}=={there[name]}" for name in other)
+    requirements = " ".join(f"{name}=={there[name]}" for name in other)
     return (
         f"This kernel has {mine} and the VMs have {theirs}",
-        f"pip install {wanted}, and restart the kernel.",
+        f"pip install {requirements}, and restart the kernel.",
     )
 
 
-def _minor(told: str) -> str:
-    return ".".join(told.split(".")[:2])
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

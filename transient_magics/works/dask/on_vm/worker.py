@@ -35,7 +35,7 @@ from . import record
 from .record import memory_limit
 from .task import SETTINGS, DaskTask, security
 
-TAKEN = "transient-taken"
+PREEMPTED = "transient-preempted"
 """Name of the worker's extension with the event that is set at a preemption notice."""
 _NICE = 5
 _OOM_SCORE = "500"
@@ -65,11 +65,11 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     noticed = asyncio.Event()
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-    taken = threading.Event()
+    preempted = threading.Event()
     """Thread-safe copy of `noticed`, for tasks."""
 
     def notice() -> None:
-        taken.set()
+        preempted.set()
         noticed.set()
 
     watching = asyncio.create_task(watch_preemption(notice))
@@ -89,7 +89,7 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
         local_directory=str(folder / "space"),
         death_timeout=_REGISTER_SECONDS,
     )
-    worker.extensions[TAKEN] = taken
+    worker.extensions[PREEMPTED] = preempted
     async with worker:
         record.write_address(folder, os.getpid(), worker.address)
         waits = [
@@ -111,7 +111,7 @@ async def _tell(
         await say.transient_here(vm=task.vm, born=task.born)
         for each in crashed:
             if printed:  # by the job of a bag
-                await say.transient_said(worker=each["worker"], said=printed)
+                await say.transient_printed(worker=each["worker"], output=printed)
             await say.transient_crashed(
                 worker=each["worker"], process=each["process"], cause=each["cause"]
             )

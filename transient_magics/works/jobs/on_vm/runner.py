@@ -397,7 +397,7 @@ class Runner:
     def _pack_changes(self, folder: Path, adds_only: bool) -> str:
         """Return what was left out, a clause. Raises ValueError or OSError if all of it was."""
         if folder.is_symlink():
-            raise ValueError("it is a link now")
+            raise ValueError("it was replaced by a link")
         seen = signature(folder, self._since)
         if seen == self._packed or (not seen and not self._packed):
             return self._unkept

@@ -38,7 +38,7 @@ class Stalls(Handle["RunState", "Report"]):
 
     @property
     def run(self) -> RecordedRun:
-        """The run that takes the measures."""
+        """The run that measures."""
         return self.cluster.run(self.name)
 
     @property
@@ -116,7 +116,8 @@ class Stalls(Handle["RunState", "Report"]):
         bars = self.report.bars
         if not bars:
             raise ClusterError(
-                f"{self.name} has not taken all measures once", fix="Wait for it: stalls.wait()"
+                f"{self.name} has not completed its first round of measurements",
+                fix="Wait for it: stalls.wait()",
             )
         named = [bar for bar in bars if vm in ("", bar.label)]
         if not named:

@@ -183,7 +183,7 @@ def _notes(found: list[Stalls]) -> list[str]:
     if any(seconds.half > _NOISY * seconds.mean for seconds in compute):
         return [
             "Steps varied much from repeat to repeat: a stall may be hidden in the noise. "
-            "Take more --repeats, or longer --seconds."
+            "Use more --repeats or longer --seconds."
         ]
     return []
 

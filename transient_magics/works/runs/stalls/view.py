@@ -116,13 +116,13 @@ def answered(stalls: Handle, message: Mapping[str, Any]) -> StallAnswer:
 def parse_change(message: object) -> dict[str, float]:
     """Return the change in a message of a page. Raises DeclarationError for an invalid one."""
     if not isinstance(message, Mapping):
-        raise DeclarationError("A change has names and numbers")
+        raise DeclarationError("A change must be an object with numbers")
     change = dict[str, float]()
     for name, value in message.items():
         if name not in CHANGES:
             raise unknown("change", str(name), CHANGES)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise DeclarationError(f"{name} takes a number, not {value!r:.80}")
+            raise DeclarationError(f"{name} must be a number, not {value!r:.80}")
         change[str(name)] = float(value)
     return change
 

@@ -1,0 +1,195 @@
+"""The epochs of a run that the cell's `model.fit` declares: metrics, and the wait for callbacks. Pure.
+
+Workers report what their steps add to the training metrics of each epoch
+(user_model/training_metrics.py). With callbacks (user_model/callbacks.py), a run is exact about
+epochs: its workers wait at the end of each (`limit`) until the callbacks were called, as `fit`
+does, because they may stop the run or change its learning rate (`rate`). Without callbacks workers
+train on, and an epoch is reported a moment after its last step.
+
+Epochs count from the run's first step here. A run that goes back to a checkpoint makes some steps
+again: each epoch is reported once, and its training metrics are those of the steps made last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ....protocol.chief_messages import EPOCHS, Called, Proceed
+from ....protocol.run import RunSpec
+from ....protocol.vm_events import TrainEpoch, TrainStarted
+from .events import EndedEpoch, EpochOver
+
+LATE = 1.5
+"""Seconds after the last step of an epoch in which workers report their part of it."""
+_MOST_NUMBERS = 1 << 16
+
+
+class Epochs:
+    """The epochs of one run.
+
+    Parameters
+    ----------
+    spec
+        The declaration of the run.
+    events
+        Its events so far.
+    kept
+        What `to_dict` returned before the chief restarted.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        events: Iterable[Mapping[str, Any]] = (),
+        kept: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._steps = spec.epoch_steps
+        self.holds = bool(spec.callbacks and spec.epoch_steps)
+        """Whether workers wait at the end of each epoch."""
+        self.rate = 1.0
+        """The factor of the learning rate that callbacks have set."""
+        self.stop = ""
+        """Why callbacks end the run, a clause; "" while they do not."""
+        self._begun = not self.holds
+        """Whether the callbacks were called at the beginning."""
+        self._restarted = False
+        self._ended = 0
+        """Number of epochs that were reported."""
+        self._reached: dict[int, float] = {}
+        """When the last step of each epoch was seen that was not reported."""
+        saved: Mapping[str, list[float]] = (kept or {}).get("epochs", {})
+        self._sums = {int(epoch): list(sums) for epoch, sums in saved.items()}
+        for event in events:
+            if event["kind"] == TrainStarted.kind:
+                self._restarted = True
+            elif event["kind"] == TrainEpoch.kind:
+                self._ended = event["epoch"] - spec.first_epoch + 1
+                self.rate = event.get("rate", 1.0)
+                self.stop = event.get("stop", "")
+
+    @property
+    def limit(self) -> int | None:
+        """The global step at which workers wait; None: they do not."""
+        if not self.holds:
+            return None
+        if not self._begun or self.stop:
+            return self._ended * self._steps
+        return (self._ended + 1) * self._steps
+
+    @property
+    def proceed(self) -> Proceed:
+        """The message with the limit and the rate."""
+        return Proceed(limit=self.limit, rate=self.rate)
+
+    def start(self, step: int) -> None:
+        """Start training at `step`, which is not 0 in a run that resumes another one."""
+        if self._steps and not self._restarted:
+            self._ended = max(self._ended, step // self._steps)
+
+    def begin(self, called: Called) -> None:
+        """Let the workers begin: the callbacks were called."""
+        self._begun = True
+        self.rate = called.rate
+        self.stop = self.stop or called.stop
+
+    def add(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Add what a worker's line of metrics has of epochs; return the line without it."""
+        if EPOCHS not in line:
+            return line
+        rest = dict(line)
+        for epoch, (_, *added) in rest.pop(EPOCHS).items():
+            numbers = [value or 0.0 for value in added][:_MOST_NUMBERS]
+            sums = self._sums.get(int(epoch))
+            if sums is None:
+                self._sums[int(epoch)] = numbers
+            else:
+                self._sums[int(epoch)] = [
+                    one + other for one, other in zip(sums, numbers, strict=True)
+                ]
+        return rest
+
+    def rewind(self, step: int) -> None:
+        """Forget metrics of steps that will be made again."""
+        if self._steps:
+            first = step // self._steps
+            self._sums = {epoch: sums for epoch, sums in self._sums.items() if epoch < first}
+
+    def reached(self, step: int, now: float) -> bool:
+        """Return whether workers wait at the end of an epoch now."""
+        if self.limit is None or not self._begun or step < self.limit or self.stop:
+            return False
+        self._reached.setdefault(self._ended, now)
+        return True
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the epoch at whose end workers wait ends without their last reports."""
+        return now - self._reached.get(self._ended, now) >= LATE
+
+    def ending(self, step: int, last: bool) -> EndedEpoch | None:
+        """Return the epoch that the evaluation at `step` belongs to, if it was not reported.
+
+        `last`: no step follows.
+        """
+        if not self._steps or self.stop:
+            return None
+        epoch = step // self._steps - 1
+        if last:
+            epoch = (max(min(step, self._spec.train_steps), 1) - 1) // self._steps
+        if epoch < self._ended:
+            return None
+        return self._epoch(epoch)
+
+    def due(self, step: int, now: float, evaluated: EndedEpoch | None) -> list[EpochOver]:
+        """Return the epochs that are over, in order, up to the one that is being evaluated."""
+        if self.holds or not self._steps:
+            return []
+        found: list[EpochOver] = []
+        for epoch in range(self._ended, step // self._steps):
+            over = now - self._reached.setdefault(epoch, now) >= LATE
+            if not over or (evaluated and epoch >= evaluated.index):
+                break
+            found.append(self.over(self._epoch(epoch)))
+        return found
+
+    def before(self, ended: EndedEpoch) -> list[EpochOver]:
+        """Return the epochs before `ended` that were not reported."""
+        return [self.over(self._epoch(epoch)) for epoch in range(self._ended, ended.index)]
+
+    def over(
+        self,
+        ended: EndedEpoch,
+        metrics: Mapping[str, float] | None = None,
+        called: Called | None = None,
+    ) -> EpochOver:
+        """Count an epoch as reported; return the instruction that reports it.
+
+        Parameters
+        ----------
+        ended
+            The epoch.
+        metrics
+            The metrics of the evaluation at its end.
+        called
+            What its callbacks returned.
+        """
+        self._ended = ended.index + 1
+        for epoch in [epoch for epoch in self._sums if epoch <= ended.index]:
+            del self._sums[epoch]
+        self._reached.pop(ended.index, None)
+        if called:
+            self.rate = called.rate
+            self.stop = called.stop
+        return EpochOver(ended, metrics or {}, called)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a restarted chief must know."""
+        if not self.holds or not self._sums:
+            return {}
+        return {"epochs": {str(epoch): sums for epoch, sums in self._sums.items()}}
+
+    def _epoch(self, epoch: int) -> EndedEpoch:
+        end = min((epoch + 1) * self._steps, self._spec.train_steps)
+        number = epoch + self._spec.first_epoch
+        return EndedEpoch(epoch, number, end, tuple(self._sums.get(epoch, ())))
