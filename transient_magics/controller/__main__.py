@@ -56,7 +56,7 @@ async def _take_charge(directory: Path, lock: int) -> None:
     try:
         await task
     except asyncio.CancelledError:
-        logging.getLogger(__name__).info("asked to end; the cluster goes on")
+        logging.getLogger(__name__).info("asked to end; the cluster continues")
     finally:
         alive.cancel()
         marking.cancel()

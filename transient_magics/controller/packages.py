@@ -142,8 +142,8 @@ def _check(folder: Path, resolved: Sequence[dict[str, Any]]) -> None:
     brought = {
         (_normal(found["name"]), found["version"].replace("_", "-")) for found in matches if found
     }
-    wanted = {(name, version.replace("_", "-")) for name, version in expected}
-    if None in matches or brought != wanted or len(names) != len(expected):
+    expected_wheels = {(name, version.replace("_", "-")) for name, version in expected}
+    if None in matches or brought != expected_wheels or len(names) != len(expected):
         what = (
             f"pip downloaded {', '.join(sorted(names)) or 'nothing'}, which differs from what "
             "it resolved before"

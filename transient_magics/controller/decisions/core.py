@@ -9,7 +9,7 @@ The rules, in this order:
 
 1. A cluster that is being deleted deletes all of its VMs, once its unsaved work is over.
 2. The deletion begins at the limits on hours, cost and idle time, after work to which the cluster
-   belongs (`owns_cluster`), and after the last run if its declaration says so (`when_done`).
+   belongs (`owns_cluster`), and after the last run if its `when_done` is `cluster`.
 3. Shortly before the end of the cluster the runs save.
 4. A cluster that moves to other zones follows the steps of `relocation` instead of the rules below.
 5. VMs are deleted if no place is declared for them, if they failed or no longer answer, or if their

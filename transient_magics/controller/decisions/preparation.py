@@ -15,7 +15,7 @@ from ...journal import ClusterState, RunState
 from ...spec import PREPARATION
 
 WAITS = 0.10
-NOBODY = 0.02
+NO_WAITS = 0.02
 """Shares of a step: at the first or more the run waits, below the second it does not."""
 SETTLED_SECONDS = 10.0
 ADD_AFTER = 2
@@ -80,7 +80,11 @@ def count(have: int, most: int, least: int, waited: Sequence[float]) -> int:
         return 1
     if have < most and len(waited) >= ADD_AFTER and min(waited[-ADD_AFTER:]) >= WAITS:
         return min(2 * have, most)
-    if have > least and len(waited) >= GIVE_BACK_AFTER and max(waited[-GIVE_BACK_AFTER:]) < NOBODY:
+    if (
+        have > least
+        and len(waited) >= GIVE_BACK_AFTER
+        and max(waited[-GIVE_BACK_AFTER:]) < NO_WAITS
+    ):
         return have - 1
     return have
 

@@ -170,7 +170,7 @@ async def _give_back(engine: ComputeEngine, zone: str, name: str, marks: dict[st
         await engine.delete(zone, name, marks)
     except CloudError as error:
         # Compute Engine deletes it automatically in some minutes.
-        log.warning("%s ends by itself: %s", name, error)
+        log.warning("%s ends without a deletion: %s", name, error)
 
 
 def _write_traces(spec: MeasureSpec, folder: Path) -> None:

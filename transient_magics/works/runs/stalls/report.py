@@ -178,7 +178,7 @@ def _notes(found: list[Stalls]) -> list[str]:
     if not found:
         return []
     if max(len(stalls.repeats) for stalls in found) < measured.LEAST_REPEATS:
-        return ["Three repeats are needed before anything is significant."]
+        return ["Three repeats are needed before anything is claimed."]
     compute = [stalls.compute.seconds for stalls in found]
     if any(seconds.half > _NOISY * seconds.mean for seconds in compute):
         return [
