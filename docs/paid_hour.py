@@ -1,9 +1,9 @@
-"""The paid hour: try on Google Cloud what a user does, for a dollar at most, and delete everything.
+"""Test Google Cloud for at most a dollar: rent VMs, build an image, train a model, and delete the VMs.
 
     python paid_hour.py --project my-project --spend 1
-    python paid_hour.py                                   on the emulator, in some minutes, for nothing
+    python paid_hour.py                                   on the emulator, in a few minutes, without cost
 
-Every VM carries a time at which Compute Engine deletes it, even if this program and this machine are gone.
+Every VM has a termination time, at which Compute Engine deletes it even if this program and this machine fail.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def attempt(stage: str, work: Callable[[], str]) -> bool:
 
 def main() -> int:
     """Run all stages; exit code 1 if one of them fails."""
-    parser = argparse.ArgumentParser(description="Try Google Cloud for an hour, and delete everything.")
-    parser.add_argument("--project", help="the ID of your project; without it, the emulator")
+    parser = argparse.ArgumentParser(description="Test Google Cloud for an hour, and delete the VMs.")
+    parser.add_argument("--project", help="the ID of your project (default: use the emulator)")
     parser.add_argument("--zone", help="the zone of the GPU")
     parser.add_argument("--gpu", default="t4")
-    parser.add_argument("--spend", type=float, default=1.0, help="the most that it may cost in US dollars")
+    parser.add_argument("--spend", type=float, default=1.0, help="the highest cost in US dollars (default: 1)")
     options = parser.parse_args()
     common = {"project": options.project, "idle": 600.0, "controller": "local", "replace": False}
     if options.zone:
@@ -81,9 +81,9 @@ def main() -> int:
 
     passed = [attempt("a VM without a GPU", lambda: boot(cpu))]
     if not ready_images:
-        passed.append(attempt("an image with the training stack", lambda: build(options)))
+        passed.append(attempt("an image with TensorFlow", lambda: build(options)))
     passed.append(attempt("a VM with a GPU", lambda: use_gpu(gpu, passed)))
-    passed.append(attempt("what is left", lambda: leftovers(options.project)))
+    passed.append(attempt("leftovers", lambda: leftovers(options.project)))
     return 0 if all(passed) else 1
 
 
@@ -103,7 +103,7 @@ def agreed(cpu: tm.Declaration, gpu: tm.Declaration, options: argparse.Namespace
         print("The emulator bills nothing.", flush=True)
         return True
     if most > options.spend:
-        print(f"It may cost ${most:.2f}, which is more than --spend {options.spend}.")
+        print(f"The cost could be ${most:.2f}, which is more than --spend {options.spend}.")
         return False
     return input(f"${most:.2f} at most. Rent these VMs? [y/N] ").strip().lower() in ("y", "yes")
 
@@ -123,18 +123,18 @@ def boot_times(cluster: tm.Cluster) -> str:
 
 
 def build(options: argparse.Namespace) -> str:
-    """Build an image with the driver and TensorFlow. It stays."""
+    """Build an image with the driver and TensorFlow. It is not deleted."""
     zone = options.zone.split(",")[0] if options.zone else None
     image = tm.build_image(project=options.project, zone=zone, gpu=options.project is not None)
     image.wait(BUILD_SECONDS)
-    return f"{image.name}, which stays."
+    return f"{image.name}, which is not deleted."
 
 
 def use_gpu(declaration: tm.Declaration, passed: list[bool]) -> str:
-    """Train on a GPU, bring the checkpoint home, have the VM revoked, and delete the cluster."""
+    """Train on a GPU, fetch the checkpoint, have the VM revoked, and delete the cluster."""
     with tm.declare(declaration) as cluster:
         found = boot_times(cluster)
-        passed.append(attempt("training, driver and TensorFlow", lambda: train(cluster)))
+        passed.append(attempt("training", lambda: train(cluster)))
         passed.append(attempt("a preemption notice", lambda: revoke(cluster)))
     return f"{found} Deleted; it cost ${cluster.cost().total:.3f}."
 
@@ -159,7 +159,7 @@ def revoke(cluster: tm.Cluster) -> str:
     kinds = ("vm.preemption_notice", "vm.revoked", "vm.deleted")
     seen = [f"{event.kind} after {event.time / 1e9 - asked:.0f} s" for event in cluster.events() if event.kind in kinds]
     if gone is None:
-        raise tm.errors.ClusterError(f"worker-0 is still there after {REVOKED_SECONDS:.0f} s")
+        raise tm.errors.ClusterError(f"worker-0 still exists after {REVOKED_SECONDS:.0f} s")
     return f"{', '.join(seen)}."
 
 
@@ -168,7 +168,7 @@ def leftovers(project: str | None) -> str:
     found = tm.sweep(project)
     if found.names or found.rules:
         raise tm.errors.CloudError(str(found))
-    return "no VM and no firewall rule."
+    return "no VMs and no firewall rules."
 
 
 if __name__ == "__main__":

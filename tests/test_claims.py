@@ -171,7 +171,7 @@ def shares(interval: str, measured: str, what: str) -> list[float]:
 def test_the_evidence_says_how_many_rows_of_the_table_meet_their_goal() -> None:
     goals = [row["holds"] for row in TABLE if row["holds"] is not None]
     text = " ".join((TOP / "docs" / "evidence.md").read_text(encoding="utf-8").split())
-    assert f"the goal is met in {sum(goals)} of {len(goals)} situations" in text
+    assert f"{sum(goals)} of {len(goals)} situations meet this goal" in text
 
 
 def test_the_evidence_says_how_many_rows_met_their_goal_before() -> None:
@@ -187,23 +187,23 @@ def test_the_evidence_says_how_many_rows_met_their_goal_before() -> None:
     still = [now["holds"] for now, _ in goals]
     text = " ".join((TOP / "docs" / "evidence.md").read_text(encoding="utf-8").split())
     assert (
-        f"of the {len(goals)} that were measured with earlier code too, in {sum(still)}, "
-        f"where that code met {sum(met)}" in text
+        f"Of {len(goals)} situations that were also measured with earlier code, {sum(still)} meet the goal now, "
+        f"and {sum(met)} did before" in text
     )
 
 
 def test_the_evidence_on_deadlines_is_what_the_table_shows() -> None:
     text = " ".join((TOP / "docs" / "evidence.md").read_text(encoding="utf-8").split())
     below = shares("deadline speed", "", "below")
-    assert f"below that bound, at 95%, in {min(below):.0f} to {max(below):.0f} of 100" in text
+    assert f"below the bound in {min(below):.0f} to {max(below):.0f} of 100" in text
     for drop in (5, 10):
         assert shares(f"deadline kept, drop of {drop}%", "", "above") == [0, 0]
-    assert "none of 400 in simulation" in text
+    assert "none of 400 simulated runs was late" in text
     late = {vms: [shares(f"deadline kept, drop of {drop}%, noise", f"^{vms} VMs", "above")[0] for drop in (5, 10)]
             for vms in (1, 4)}  # fmt: skip
     assert {round(share) for share in late[1]} == {9}
     assert (round(min(late[4])), round(max(late[4]))) == (2, 5)
-    assert "9% of such runs were late with one VM, and 2 to 5% with four" in text
+    assert "9% of runs with one VM were late, and 2 to 5% with four" in text
     planned = [
         share
         for drop in (5, 10)
@@ -211,4 +211,4 @@ def test_the_evidence_on_deadlines_is_what_the_table_shows() -> None:
     ]
     assert len(planned) == 4
     assert (min(planned), max(planned)) == (0, pytest.approx(100 * 3 / 400))
-    assert "0 to 3 of 400 late" in text
+    assert "0 to 3 of 400 simulated runs were late" in text

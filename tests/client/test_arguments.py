@@ -241,7 +241,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "work": (None, ["demo --json"]),
     "cost": (client.cluster, ["demo"]),
     "attach": (client.attach, ["demo --project my-own -o c"]),
-    "resize": (None, ["demo k80x6 --give-up dearest", "demo --ps 2"]),
+    "resize": (None, ["demo k80x6 --give-up costliest", "demo --ps 2"]),
     "relocate": (None, ["demo --zone us-east1-c --gpus t4 --yes"]),
     "revoke": (None, ["demo worker-1 --in 30"]),
     "move": (None, ["demo run-3 --before run-2"]),

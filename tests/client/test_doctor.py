@@ -60,7 +60,7 @@ def test_a_machine_without_credentials_is_told_what_to_type(tmp_path: Path) -> N
     assert done.returncode == 1, done
     said = done.stdout
     assert "good: this machine's folder: " in said
-    assert "NOT GOOD: gcloud: SSH goes through Identity-Aware Proxy, and the program gcloud" in said
+    assert "NOT GOOD: gcloud: SSH goes through Identity-Aware Proxy. This requires gcloud" in said
     assert "NOT GOOD: clock: https://compute.googleapis.com/ does not answer" in said
     assert "NOT GOOD: credentials: No Google Cloud credentials were found on this machine." in said
     assert "    type: gcloud auth application-default login" in said
@@ -89,9 +89,9 @@ def test_the_paid_hour_ends_well_on_the_emulator_and_leaves_no_vm(home: Path) ->
     done = ended(sys.executable, str(PAID_HOUR))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "NOT GOOD" not in done.stdout
-    assert re.search(r"good: training, .*: 20 steps, loss .*; fetched .*model\.ckpt-20\.index\.", done.stdout)
+    assert re.search(r"good: training .*: 20 steps, loss .*; fetched .*model\.ckpt-20\.index\.", done.stdout)
     assert re.search(r"good: a preemption notice .*: vm\.preemption_notice after .*, vm\.revoked after", done.stdout)
-    assert "good: what is left (" in done.stdout
+    assert "good: leftovers (" in done.stdout
     assert len(tm.images().images) == 1
 
 

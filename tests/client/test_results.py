@@ -42,6 +42,7 @@ from transient_magics.protocol.vm_events import (
     TrainStarted,
     TrainUnevaluated,
 )
+from transient_magics.runtime.files.archive import pack
 from transient_magics.runtime.programs import serve
 from transient_magics.works.studies import trials
 
@@ -174,6 +175,16 @@ def test_the_history_of_a_run_is_what_fit_returns(run: client.Run) -> None:
     assert history.history["val_loss"][0] == 0.75
     assert math.isnan(history.history["val_loss"][1])
     assert set(history.params) == {"epochs", "steps"}
+
+
+def test_files_of_callbacks_are_unpacked_once_they_are_here(run: client.Run, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="have no files here"):
+        run.files()
+    (tmp_path / "written").mkdir()
+    (tmp_path / "written" / "log.csv").write_text("epoch,loss\n", encoding="utf-8")
+    pack(tmp_path / "written", run.directory / "files.tar")
+    assert (run.files() / "log.csv").read_text(encoding="utf-8") == "epoch,loss\n"
+    assert run.files() == run.directory / "files"
 
 
 def test_evaluations_are_a_table_and_runs_stand_beside_each_other(

@@ -263,15 +263,15 @@ def test_a_study_is_declared_with_what_suits_it(cluster: client.Cluster) -> None
     ("how", "said"),
     [
         ({"over": "lr=1:0"}, "Invalid --over: lr: the range is empty"),
-        ({"objective": ""}, "Invalid --objective: a study needs one, as max accuracy"),
+        ({"objective": ""}, "Invalid --objective: a study needs one, such as max accuracy"),
         ({"objective": "agreement"}, "Invalid --objective: the direction of agreement is unknown"),
-        ({"repeat": 3, "pruner": "median"}, "Invalid --pruner: median cannot end some runs of a point that --repeat"),
+        ({"repeat": 3, "pruner": "median"}, "Invalid --pruner: median cannot be used with --repeat"),
         ({"sampler": "grid"}, "Invalid --sampler: grid needs choices or whole numbers"),
         ({"over": "lr=1:2000:int", "sampler": "grid"}, "Invalid --trials: must be from 1 to 1000, not 2000"),
         ({"workers": 9}, "tuning has 4 workers, not 9"),
         ({"sampler": "gp"}, "The study needs torch, which is not installed"),
         ({"name": "run"}, "run-1, run-2 and so on are automatic names, and the trials of a study run would need them"),
-        ({"name": "x" * 40}, f"Invalid --name: '{'x' * 40}' is longer than 33 characters"),
+        ({"name": "x" * 40}, f"Invalid --name: '{'x' * 40}' must have at most 33 characters"),
     ],
 )
 def test_a_study_that_cannot_be_meant_is_refused_before_anything_is_written(

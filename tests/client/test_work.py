@@ -184,7 +184,7 @@ def test_programs_read_work_clusters_and_events_as_json(
         "workers": "cpux2",
         "project": None,
     }
-    assert {"declared_at", "vms_ready", "vms_living", "cost", "hourly"} < {*listed}
+    assert {"declared_at", "vms_ready", "vms_existing", "cost", "hourly"} < {*listed}
     status = json.loads(printed("cluster", "status", "one"))
     assert status["work"] == work
     assert {*listed} | {"reason", "trouble", "ends_at", "revocations", "vms"} < {*status}

@@ -124,7 +124,7 @@ async def test_passing_failures_are_tried_again_as_the_same_request(
 async def test_a_rate_limit_that_stays_is_said_in_the_end(api: Api) -> None:
     api.on("GET", WORKER, refusal(403, "rateLimitExceeded", "Quota exceeded for quota metric 'Read requests'"))
     async with ComputeEngine(PROJECT, api.url, patience=0.5) as engine:
-        with pytest.raises(RateLimitError, match="accepts no more requests now"):
+        with pytest.raises(RateLimitError, match="rejects requests, because there were too many"):
             await engine.get(ZONE, "c1-worker-1")
     assert 2 <= len(api.asked("GET", WORKER)) <= 10
 

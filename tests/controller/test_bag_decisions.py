@@ -108,19 +108,21 @@ def test_it_ends_when_its_driver_says_so_and_its_vms_are_free() -> None:
     assert decided(*dask(1), *COMPUTED, now=12.0) is None, "the scheduler ends by itself"
     assert decided(*dask(1), *COMPUTED) == EndDask("bag-1-1", "its bag is over")
     ended = events.WorkEnded(work="bag-1-1", of="dask", state="finished", reason="its bag is over")
-    assert decided(*dask(1), *COMPUTED, ended) == End("finished", "all 2 results are there")
+    assert decided(*dask(1), *COMPUTED, ended) == End("finished", "all 2 results are complete")
 
 
 def test_it_is_stopped_and_has_limits_of_its_own() -> None:
-    assert decided(*dask(1), cost=1.0) == Stop("it has cost $1.00, and may cost $1.00", state="finished")
-    assert decided(*dask(1), now=7300.0) == Stop("it has taken 2 hours, as many as it may", state="finished")
+    assert decided(*dask(1), cost=1.0) == Stop(
+        "its cost of $1.00 has reached its limit of $1.00 (--max-cost)", state="finished"
+    )
+    assert decided(*dask(1), now=7300.0) == Stop("it has reached its limit of 2 hours (--max-hours)", state="finished")
     asked = events.WorkStopping(work="bag-1", of="bag", reason="it was stopped")
     assert decided(*dask(1), asked) == EndDask("bag-1-1", "it was stopped")
     ended = events.WorkEnded(work="bag-1-1", of="dask", state="finished", reason="it was stopped")
     assert decided(*dask(1), asked, ended) == End("stopped", "it was stopped")
     assert decided(asked) == End("stopped", "it was stopped"), "before it began"
     limit = events.WorkStopping(
-        work="bag-1", of="bag", reason="it has cost $1.00, and may cost $1.00", state="finished"
+        work="bag-1", of="bag", reason="its cost of $1.00 has reached its limit of $1.00 (--max-cost)", state="finished"
     )
     assert decided(*dask(1), limit, ended) == End("finished", limit.reason)
 

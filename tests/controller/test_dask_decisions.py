@@ -97,8 +97,8 @@ def test_it_begins_on_the_first_parameter_server_and_ends_with_it() -> None:
     assert decide(crashed.of(DaskState)["dask-1"], crashed, NOBODY, AT) == [
         Stop("its scheduler ended: signal 9", "failed")
     ]
-    alone = after(state, DaskClosed(dask="dask-1", reason="its client is gone"))
-    assert decide(alone.of(DaskState)["dask-1"], alone, NOBODY, AT) == [Stop("its client is gone")]
+    alone = after(state, DaskClosed(dask="dask-1", reason="its client has disconnected"))
+    assert decide(alone.of(DaskState)["dask-1"], alone, NOBODY, AT) == [Stop("its client has disconnected")]
 
 
 def test_its_vms_are_free_when_they_say_so_or_a_while_later() -> None:

@@ -58,11 +58,11 @@ def test_the_slowest_go_and_those_that_do_nothing_before_them() -> None:
     assert workers(life) == ["worker-1", "worker-3"]
 
 
-def test_the_dearest_go_and_one_on_demand_is_dearer() -> None:
+def test_the_costliest_go_and_one_on_demand_costs_most() -> None:
     life = declare("t4x3", max_cost=None)
     vm = life.state.vms["worker-1"]
     life.state = replace(life.state, vms={**life.state.vms, vm.name: replace(vm, hourly=vm.on_demand_hourly)})
-    assert smaller(life, "t4x2", "dearest", {}) == ("worker-1",)
+    assert smaller(life, "t4x2", "costliest", {}) == ("worker-1",)
 
 
 def test_one_that_was_told_to_leave_goes_first() -> None:

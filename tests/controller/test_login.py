@@ -26,7 +26,7 @@ def test_the_journal_says_once_that_it_began_and_once_that_it_is_over(tmp_path: 
         assert not login.refused
     troubles = [event.what for event in read(path) if isinstance(event, events.ControllerTrouble)]
     assert len(troubles) == 2
-    assert troubles[0].startswith("Google did not accept the credentials. Training goes on")
+    assert troubles[0].startswith("Google did not accept the credentials. Training continues")
     assert "`gcloud auth application-default login`" in troubles[0]
     assert troubles[1] == ""
 
@@ -40,7 +40,7 @@ def test_while_a_cluster_is_deleted_it_is_said_that_what_is_left_costs_money(tmp
         login.refuse(EXPIRED)
         recorder.record(events.ClusterDeleting(reason="asked by the user"))
         login.report()
-        told = "Google did not accept the credentials. What is left of the cluster is not deleted, and costs money"
+        told = "Google did not accept the credentials. The rest of the cluster is not deleted and costs money"
         assert recorder.trouble.startswith(told)
         assert "`gcloud auth application-default login`" in recorder.trouble
 

@@ -126,7 +126,7 @@ def test_where_the_provider_does_not_hear_the_trouble_ends_with_the_vm(desk: Des
     assert desk.recorder.trouble == ""
 
 
-@chosen("dearest")
+@chosen("costliest")
 def test_one_that_goes_meanwhile_counts_and_others_than_were_named_do_not_go(desk: Desk) -> None:
     desk.wants(2, "0", "1")
     desk.recorder.record(events.VmPreemptionNotice(vm="worker-1"))

@@ -180,12 +180,12 @@ def _check(before: ClusterState, state: ClusterState, slots: int, per_vm: int) -
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"workers": 2}, "per_vm: a trial that shares its VM has one worker; leave out --workers"),
-        ({"on": ("k80x1",)}, "per_vm: a trial that shares its VM has one worker; leave out --on"),
-        ({"run": SHARED, "per_vm": 1}, "share_input: it is for trials on one VM; add --per-vm 2"),
+        ({"workers": 2}, "per_vm: a trial that shares its VM can have only one worker; leave out --workers"),
+        ({"on": ("k80x1",)}, "per_vm: a trial that shares its VM can have only one worker; leave out --on"),
+        ({"run": SHARED, "per_vm": 1}, "share_input: it needs several trials on a VM; add --per-vm 2"),
         (
             {"run": SHARED, "space": parse_space("batch_size=16:64:int")},
-            "over: trials with --share-input take the same mini-batches; leave out batch_size",
+            "over: trials with --share-input have the same mini-batches; leave out batch_size",
         ),
     ],
 )

@@ -88,7 +88,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
         assert isinstance(lost, b.BagLost)
         os.kill(patient.controller(), signal.SIGKILL)
         ended = bag.wait(PATIENCE)
-        assert (ended.phase, ended.reason) == ("finished", "all 24 results are there")
+        assert (ended.phase, ended.reason) == ("finished", "all 24 results are complete")
         whys = {each.why for each in patient.since(0, b.BagLost)}
         reasons = {each.reason for each in patient.since(0, b.BagLost)}
         assert "ValueError in line 12 of the cell: no such place" in reasons, "with the line %%bag above the code"

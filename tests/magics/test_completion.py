@@ -58,7 +58,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
             "%transient_deflate demo worker-1 --",
             ["--cpu", "--machine-type", "--network", "--reclaim", "--policy", "--restore"],
         ),
-        ("%transient_cluster k80 --give-up ", ["slowest", "youngest", "riskiest", "dearest", "ask"]),
+        ("%transient_cluster k80 --give-up ", ["slowest", "youngest", "riskiest", "costliest", "ask"]),
         ("%transient_cluster agree ", ["demo"]),
         ("%transient_weather demo --reclaim ", ["none", "1,within=60s"]),
         ("%%train --mode ", ["async", "sync"]),

@@ -140,8 +140,8 @@ def test_it_ends_as_it_was_declared_how_long_jobs_take_before_any_has_finished()
     gave_up = replace(known, phase="failed", reason="4 jobs failed, the last one: no such density")
     assert bag_words(gave_up).endswith("no such density, 130 of 200 results, after 1 interruption")
     fewer = replace(known.spec, jobs=130)
-    whole = replace(known, spec=fewer, state=replace(known.state, spec=fewer), reason="all 130 results are there")
-    assert bag_words(whole) == "finished: all 130 results are there, after 1 interruption, 1 job failed"
+    whole = replace(known, spec=fewer, state=replace(known.state, spec=fewer), reason="all 130 results are complete")
+    assert bag_words(whole) == "finished: all 130 results are complete, after 1 interruption, 1 job failed"
 
 
 def test_until_its_driver_has_vms_it_waits_for_workers() -> None:

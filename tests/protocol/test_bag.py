@@ -83,11 +83,11 @@ def test_so_many_jobs_are_begun_that_none_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"space": ()}, "a bag needs values to compute at"),
-        ({"space": parse_space("seed=1:9:int")}, "seed is what each job is given anyway"),
-        ({"space": parse_space("solvent=water,oil")}, "solvent has choices that are no numbers"),
-        ({"surrogate": "none", "until": {"": 0.1}}, "without a surrogate nothing says when that is reached"),
-        ({"until": {"": 0.1, "pressure": 0.1}}, "a number without a name is of the only output"),
+        ({"space": ()}, "a bag needs parameters"),
+        ({"space": parse_space("seed=1:9:int")}, "seed is reserved"),
+        ({"space": parse_space("solvent=water,oil")}, "solvent has choices that are not numbers"),
+        ({"surrogate": "none", "until": {"": 0.1}}, "only a bag with a surrogate can reach it"),
+        ({"until": {"": 0.1, "pressure": 0.1}}, "a number without a name is for the only output"),
         ({"until": {"pressure": 0.0}}, "must be greater than 0"),
         ({"jobs": 0}, "jobs: must be from 1"),
         ({"spare": 1.5}, "spare: must be from 0"),

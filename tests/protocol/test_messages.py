@@ -351,7 +351,16 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     (
         chief_messages.read_callbacks,
         chief_messages.EpochEnded(step=40, epoch=1, sums=(32.0, 9.5), last=True),
-        {"do": "epoch ended", "step": 40, "epoch": 1, "sums": [32.0, 9.5], "last": True, "seconds": 60.0, "before": {}},
+        {
+            "do": "epoch ended",
+            "step": 40,
+            "epoch": 1,
+            "sums": [32.0, 9.5],
+            "last": True,
+            "seconds": 60.0,
+            "awaited": True,
+            "before": {},
+        },
     ),
     (
         chief_messages.read_callbacks,

@@ -111,18 +111,18 @@ def test_the_runs_of_a_trial_have_its_values_and_seeds_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"sampler": "grid"}, "sampler: grid needs choices or whole numbers, and lr is a range"),
-        ({"sampler": "none"}, "sampler: none takes no --over"),
+        ({"sampler": "grid"}, "sampler: grid needs choices or whole numbers, but lr is a range"),
+        ({"sampler": "none"}, "sampler: none cannot be used with --over"),
         ({"space": ()}, "sampler: random needs values to try"),
-        ({"space": (), "sampler": "none"}, "trials: without --over there is one point"),
-        ({"repeat": 3, "pruner": "median", "run": {"eval_steps": 10}}, "pruner: median cannot end some runs"),
+        ({"space": (), "sampler": "none"}, "trials: without --over a study has only one point"),
+        ({"repeat": 3, "pruner": "median", "run": {"eval_steps": 10}}, "pruner: median cannot be used with --repeat"),
         ({"pruner": "hyperband"}, "pruner: hyperband needs evaluations before the end"),
-        ({"pruner": "median", "run": {"eval_steps": 100}}, "pruner: median needs an --eval-every below --train-steps"),
-        ({"on": ("k80x1+p100x2", "p100x2+k80x1")}, "on: p100x2+k80x1 is there twice"),
-        ({"on": ("k80x1",), "workers": 2}, "workers: --on says how many each run takes"),
-        ({"on": ("k80x1",), "space": parse_space("on=1,2")}, "on: a parameter cannot be called 'on' beside --on"),
-        ({"on": ("k80x1",), "space": (), "sampler": "none"}, "sampler: none takes no --on"),
-        ({"run": {"params": {"lr": 1}}}, "over: lr is given by --param, too"),
+        ({"pruner": "median", "run": {"eval_steps": 100}}, "pruner: median needs an --eval-every that is less than"),
+        ({"on": ("k80x1+p100x2", "p100x2+k80x1")}, "on: p100x2+k80x1 occurs twice"),
+        ({"on": ("k80x1",), "workers": 2}, "workers: it cannot be used with --on"),
+        ({"on": ("k80x1",), "space": parse_space("on=1,2")}, "on: a parameter cannot have the name 'on'"),
+        ({"on": ("k80x1",), "space": (), "sampler": "none"}, "sampler: none cannot be used with --on"),
+        ({"run": {"params": {"lr": 1}}}, "over: lr is also set by --param"),
     ],
 )
 def test_what_of_a_study_excludes_each_other_is_refused(more: dict[str, Any], said: str) -> None:

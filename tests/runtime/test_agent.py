@@ -357,9 +357,9 @@ SMI = "#!/bin/sh\necho '{}'\nexit {}\n"
         (
             True,
             SMI.format("Failed to initialize NVML: Driver/library version mismatch", 18),
-            "nvidia-smi says: Failed to",
+            "nvidia-smi printed: Failed to",
         ),
-        (True, SMI.format("No devices found", 0), "nvidia-smi says: No devices found"),
+        (True, SMI.format("No devices found", 0), "nvidia-smi printed: No devices found"),
         (True, SMI.format("GPU 0: Tesla T4 (UUID: GPU-0)", 0), "nvidia-smi sees it, but CUDA's driver library cannot"),
     ],
 )

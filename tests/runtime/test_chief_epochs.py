@@ -8,13 +8,15 @@ from tests.runtime.test_chief_state import Story
 from transient_magics.protocol import chief_messages as messages
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events
-from transient_magics.runtime.parameter_server.chief.epochs import LATE, Epochs
+from transient_magics.runtime.parameter_server.chief.epochs import LATE, PATIENCE, Epochs
 from transient_magics.runtime.parameter_server.chief.progress import Judge
 from transient_magics.runtime.parameter_server.chief.state import ChiefState, Phase
 from transient_magics.runtime.parameter_server.chief.workers import Roster
 
 EPOCH = 20
 FIT = {"train_steps": 60, "epoch_steps": EPOCH, "eval_steps": EPOCH, "checkpoint_steps": None}
+TRIAL = {**FIT, "study": "lr"}
+"""A trial without callbacks: its workers never wait."""
 
 
 def line(step: int, **epochs: list[float]) -> dict[str, Any]:
@@ -64,11 +66,28 @@ def test_workers_wait_until_the_callbacks_were_called():
     assert proceeds(story(events.Joined(2, "worker-2"))) == [(EPOCH, 0.5)]
 
 
-def test_a_run_without_callbacks_lets_no_worker_wait():
-    story = Story(**FIT)
+def test_a_trial_without_callbacks_lets_no_worker_wait():
+    story = Story(**TRIAL)
     story(events.Prepared(0))
     assert not proceeds(story(events.Joined(1, "worker-1")))
     assert story.state.limit == 60
+
+
+def test_without_callbacks_workers_wait_for_quick_evaluations_alone():
+    story = Story(**FIT)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    assert proceeds(story(events.Joined(1, "worker-1"))) == [(EPOCH, 1.0)]
+    for connection in (1, 2):
+        story.joins(connection, f"worker-{connection}")
+    to_the_end(story, 1)
+    assert not proceeds(story(events.Tick(), after=PATIENCE)), "its process may have to start first"
+    done = story(events.EvaluationDone(20, {"loss": 0.7}, called=messages.Called()))
+    assert proceeds(done) == [(40, 1.0), (40, 1.0)]
+    to_the_end(story, 2)
+    assert proceeds(story(events.Tick(), after=PATIENCE + 0.1)) == [(None, 1.0), (None, 1.0)]
+    assert story.state.limit == 60
+    assert [item.ended.number for item in over(story(events.EvaluationDone(40, {"loss": 0.6})))] == [1]
 
 
 def test_an_epoch_ends_once_all_workers_have_reported_its_steps():
@@ -159,7 +178,7 @@ def test_a_restarted_chief_continues_with_the_epochs_of_the_one_before():
 
 
 def test_without_callbacks_epochs_are_reported_in_order_with_their_sums():
-    story = Story(**FIT)
+    story = Story(**TRIAL)
     story(events.Prepared(0))
     story.joins(1, "worker-1")
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))

@@ -147,7 +147,7 @@ def test_a_beam_search_and_a_mean_of_checkpoints_are_what_is_asked_for(repeating
     [
         (["0 7"], "'0 7' is not in the vocabulary of inputs"),
         (["two"], "'two' is not in the vocabulary of inputs"),
-        ({"inputs": ["1"], "context": ["0"]}, "the model takes no texts of 'context'"),
+        ({"inputs": ["1"], "context": ["0"]}, "the model has no input of texts 'context'"),
         ("0 1", "inputs must be an array of examples"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.runtime.machine_room import MachineRoom, free_ports, until
 from tests.runtime.test_own_models import OWN, need_agent, stop
 from tests.runtime.test_training import Story, assignment
+from transient_magics.runtime.files.archive import unpack
 
 pytestmark = pytest.mark.training
 
@@ -95,3 +97,8 @@ def test_files_of_callbacks_are_in_the_folder_of_the_run(story: Story) -> None:
         rows = list(csv.DictReader(file))
     assert [int(row["epoch"]) for row in rows] == [0, 1, 2, 3, 4]
     assert float(rows[2]["val_loss"]) == pytest.approx(epochs(story)[2]["logs"]["val_loss"])
+
+
+def test_files_of_callbacks_are_packed_for_the_machine_of_the_notebook(story: Story, tmp_path: Path) -> None:
+    unpack(story.room.run_folder("ps-0", "epochs") / "files.tar", tmp_path / "files")
+    assert [path.name for path in (tmp_path / "files").iterdir()] == ["log.csv"]

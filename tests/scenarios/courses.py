@@ -332,7 +332,7 @@ def dask_declared(steps: Steps) -> None:
     steps.serve("dask-1")
     steps.passes(60.0)
     steps.look("while it serves")
-    steps.end_scheduler("dask-1", "its client is gone")
+    steps.end_scheduler("dask-1", "its client has disconnected")
     steps.passes(20.0)
 
 

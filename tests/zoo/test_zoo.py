@@ -30,7 +30,7 @@ _SPREAD = 0.15
 """Largest usual difference between the losses of two trainings with other random numbers, relative to one of 1."""
 _ROUNDING = 1e-4
 AFTERWARDS = """
-assert run.wait(timeout=300).phase == "finished"
+assert run.wait(timeout=300).step > 0
 print("evaluated", sorted(run.evaluate()))
 print("model", run.model().count_params())
 """

@@ -140,7 +140,7 @@ def describe(lacks: list[str]) -> list[str]:
         found = [step for step in steps if step in lacks]
         if found:
             lines.append(f"  {title}: {', '.join(found)}")
-    lines.append("`transient emulator project mend STEP` takes a step.")
+    lines.append("`transient emulator project mend STEP` needs a step.")
     return lines
 
 

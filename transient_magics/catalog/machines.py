@@ -197,7 +197,7 @@ def _check_built_in(machine: MachineType, gpu: str, count: int) -> None:
             f"{machine.name} always has {machine.gpu_count} {gpu.upper()}, not {count}", fix=fix
         )
     raise DeclarationError(
-        f"The {gpu.upper()} has machines of its own and cannot be attached to {machine.name}",
+        f"The {gpu.upper()} has separate machine types and cannot be attached to {machine.name}",
         fix=fix,
     )
 

@@ -212,7 +212,7 @@ def _cluster_data(name: str, state: ClusterState, so_far: Bill) -> dict[str, Any
         "project": project,
         "declared_at": state.declared_at,
         "vms_ready": sum(vm.state == "ready" for vm in state.living),
-        "vms_living": len(state.living),
+        "vms_existing": len(state.living),
         "cost": so_far.total,
         "hourly": so_far.hourly,
     }

@@ -229,7 +229,7 @@ class Cluster(BaseCluster):
             The number of parameter servers, instead of `spec`. Runs continue from a checkpoint.
         give_up
             The workers to release first: the `slowest`, the `youngest`, the `riskiest` or the
-            `dearest` (default: as the cluster was declared, else those with the highest numbers).
+            `costliest` (default: as the cluster was declared, else those with the highest numbers).
 
         Raises
         ------

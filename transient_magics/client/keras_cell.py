@@ -138,7 +138,7 @@ def _fits(statement: ast.stmt) -> bool:
 
 
 def uses_keras(tree: ast.Module) -> bool:
-    """Return whether the cell imports Keras, by itself or from TensorFlow."""
+    """Return whether the cell imports Keras, directly or from TensorFlow."""
     return any(
         name.partition(".")[0] == "keras" or name.startswith("tensorflow.keras")
         for name, _ in _imports(tree)

@@ -463,7 +463,7 @@ def _by_status(status: int, sentence: str, where: str, project: str) -> CloudErr
         )
     if status == 429:
         return RateLimitError(
-            f"Cloud Storage accepts no more requests now: {sentence}",
+            f"Cloud Storage rejects requests, because there were too many: {sentence}",
             where=where,
             fix="Wait a minute.",
         )

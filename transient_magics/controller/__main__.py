@@ -56,7 +56,7 @@ async def _take_charge(directory: Path, lock: int) -> None:
     try:
         await task
     except asyncio.CancelledError:
-        logging.getLogger(__name__).info("asked to end; the cluster continues")
+        logging.getLogger(__name__).info("stopped by a signal; the cluster continues")
     finally:
         alive.cancel()
         marking.cancel()
@@ -115,7 +115,10 @@ async def _look_after(directory: Path, lock: int) -> None:
             and state.seat == controller_vm()
             and state.phase != "deleting"
         ):
-            what = "the journal says that this machine is in charge, which only follows the cluster and rents nothing"
+            what = (
+                "the journal names this machine's controller, but this machine only follows "
+                "the cluster"
+            )
             logging.getLogger(__name__).error("%s", what)
             return
         await (

@@ -579,7 +579,7 @@ class Controller:
             what = (
                 f"The {give_up} workers of {self._declared.name} are unknown: {MEASURES[give_up]}"
             )
-            raise ClusterError(what, where="--give-up", fix="Use youngest or dearest.")
+            raise ClusterError(what, where="--give-up", fix="Use youngest or costliest.")
         refuse_when_ending(self._state)
         self._refuse_when_moving()
         assert self._state.spec

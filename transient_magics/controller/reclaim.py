@@ -90,7 +90,7 @@ class Reclaims:
         elif reclaim.proposed is None:
             tasks.do("reclaim", self._choose)
         elif at >= reclaim.proposed.until:
-            self._answer(f"{reclaim.proposed.reason}, and nobody chose others")
+            self._answer(f"{reclaim.proposed.reason}, because no others were chosen")
 
     def agree(self, proposal: int) -> None:
         """Give up the proposed VMs. Raise ClusterError if that proposal is no longer current."""
@@ -165,7 +165,7 @@ async def measured(
             return await asyncio.to_thread(_speeds, paths) or None
         case "riskiest":
             return await asyncio.to_thread(_risks, state) or None
-        case "youngest" | "dearest":
+        case "youngest" | "costliest":
             return {}
 
 

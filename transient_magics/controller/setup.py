@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _FIRST_WAIT = 2.0
 _LONGEST_WAIT = 60.0
 
-_WHY = "the journal that says what became of it was removed"
+_WHY = "its history was lost with the removed journal"
 
 
 class Setup:
@@ -139,7 +139,7 @@ def begin_without_journal(directory: Path, recorder: Recorder, works: Iterable[W
     recorder.record(events.ClusterForgotten(dollars=dollars))
     for kind in works:
         kind.fail_waiting(_WHY)
-    what = f"The journal of {spec.name} was removed, and what it said is not known any more"
+    what = f"The journal of {spec.name} was removed, and its history is lost"
     recorder.note(
         "journal removed",
         f"{what}: its bill begins with ${dollars:.2f}, the most that it can have cost",

@@ -636,7 +636,7 @@ class ClusterState:
             return f"{vm} was revoked"
         if found.reason:
             return f"{vm} was deleted: {found.reason}"
-        return f"{vm} is gone"
+        return f"{vm} was lost"
 
     def slots_of(self, name: str) -> set[int]:
         """Return the slots in which work has places."""

@@ -145,7 +145,7 @@ class Display:
         self._page_seen = self._in_place = False
         self._drawn_at = self._curves_at = self._twin_at = self._shown_at = 0.0
         self._twin_of = self._state
-        """What the stored picture shows."""
+        """The state that the stored picture shows."""
         self._received = ""
         self._drawing_later = self._curves_later = self._ending = False
         self._ends: list[Callable[[], None]] = []

@@ -90,7 +90,7 @@ def show_search(search: Search) -> None:
             panel.view = {**panel.view, "error": str(error), "asked": message.get("asked", 0)}
             return
         except Exception as error:
-            why = f"The search failed, which is a mistake of its own: {error!r}"
+            why = f"The search failed because of an internal error: {error!r}"
             panel.view = {**panel.view, "error": why, "asked": message.get("asked", 0)}
             raise
         panel.view = {**search_view(found), "asked": message.get("asked", 0)}  # type: ignore[arg-type]

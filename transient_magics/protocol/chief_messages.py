@@ -123,8 +123,9 @@ class EpochEnded(Message):
     """A request to evaluate the checkpoint of `step`, and to call the callbacks.
 
     An `epoch` below 0 stands for none: only the end of the training is left. `sums` are those of
-    its training metrics. `last`: no epoch follows. The evaluation may take `seconds`. `before` has
-    the fields of the last evaluation about its part of the dev split.
+    its training metrics. `last`: no epoch follows. The evaluation may take `seconds`. `awaited`:
+    training waits for it. `before` has the fields of the last evaluation about its part of the dev
+    split.
     """
 
     step: Count
@@ -132,12 +133,13 @@ class EpochEnded(Message):
     sums: tuple[float, ...] = ()
     last: bool = False
     seconds: Amount = 60.0
+    awaited: bool = True
     before: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 @message("called")
 class Called(Message):
-    """What callbacks did, and the metrics that they received, `logs`.
+    """The effects of callbacks, and the metrics that they received, `logs`.
 
     The learning rate is `rate` times the declared one. `stop`, a clause: why training ends.
     `output`: what they printed. `error`: why the run cannot continue. `evaluation` is the answer of

@@ -13,7 +13,7 @@ from . import messages
 from .checks import Amount, Count, KindOfWork, Name, NameOrNone, at_least
 from .messages import Message, message
 
-GiveUp = Literal["slowest", "youngest", "riskiest", "dearest"]
+GiveUp = Literal["slowest", "youngest", "riskiest", "costliest"]
 """The rule that selects the workers to delete when a cluster shrinks."""
 
 

@@ -132,9 +132,9 @@ class RunSpec:
     Study: the run is repetition `repeat` of trial `trial` of `study` (empty: of none), which judges
     it by `judged_by`.
 
-    Epochs of the cell's `model.fit`: the steps of one, and the number of the first (as Keras counts,
-    from 0). With `callbacks`, workers wait at the end of each epoch until the cell's callbacks were
-    called. `epoch_steps` 0: the run has no epochs.
+    Epochs of the cell's `model.fit`: the steps of one (0: the run has no epochs), and the number of
+    the first (as Keras counts, from 0). With `callbacks`, workers wait at the end of each epoch until
+    the cell's callbacks were called. Without them, they wait for a quick evaluation.
 
     Judging: the checkpoint of the best evaluation by `keep_best` is also kept, and the run ends
     under the condition `stop_when` (objective.py); empty: neither.
@@ -269,6 +269,16 @@ class RunSpec:
         """
         one = self.most_workers == 1 and not self.stalls
         return one and self.mode == "async" and self.chief == "ps" and self.ps_shards == 1
+
+    @property
+    def ends_epochs(self) -> bool:
+        """Whether one process evaluates at the end of each epoch, and workers wait for it.
+
+        Trials of a study share the VM, and each evaluation has a process of its own.
+        """
+        if not self.epoch_steps:
+            return False
+        return self.callbacks or (self.eval_steps == self.epoch_steps and not self.study)
 
     @property
     def damped(self) -> bool:

@@ -116,7 +116,7 @@ class ClusterSpec:
     """The seconds between preemption notice and shutdown that Spot VMs request."""
     max_workers: int = 0
     replace: bool = True
-    give_up: Literal["slowest", "youngest", "riskiest", "dearest", "ask"] | None = None
+    give_up: Literal["slowest", "youngest", "riskiest", "costliest", "ask"] | None = None
     """The rule by which workers leave a cluster that shrinks.
 
     None: those with the highest places, or the slowest if a provider wants some back.

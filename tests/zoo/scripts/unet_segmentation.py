@@ -13,6 +13,10 @@ class Shapes(keras.utils.PyDataset):
         self.images = rng.random((count, 16, 16, 3)).astype("float32")
         self.masks = (self.images.sum(-1) > 1.5).astype("uint8")
 
+    def on_epoch_end(self):
+        order = np.random.permutation(len(self.images))
+        self.images, self.masks = self.images[order], self.masks[order]
+
     def __len__(self):
         return len(self.images) // self.batch_size
 
@@ -43,4 +47,4 @@ def get_model(img_size, num_classes):
 model = get_model((16, 16), 2)
 model.compile(optimizer=keras.optimizers.Adam(0.01), loss="sparse_categorical_crossentropy")
 callbacks = [keras.callbacks.ModelCheckpoint("segmentation.keras", save_best_only=True)]
-model.fit(Shapes(256, 32, 1), epochs=8, validation_data=Shapes(64, 32, 2), callbacks=callbacks, verbose=2)
+model.fit(Shapes(256, 32, 1, workers=2), epochs=8, validation_data=Shapes(64, 32, 2), callbacks=callbacks, verbose=2)

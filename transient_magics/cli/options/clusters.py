@@ -207,7 +207,7 @@ def verbs() -> dict[str, tuple[Option, ...]]:
                 GIVE_UP,
                 help="which workers to release. slowest: the slowest of their run; youngest: "
                 "those that started last; riskiest: those most likely to be revoked; "
-                "dearest: the most expensive",
+                "costliest: the most expensive",
                 default="as declared for the cluster; otherwise the highest numbers",
                 **one_of("--give-up", get_args(GiveUp)),
             ),

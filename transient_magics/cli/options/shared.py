@@ -137,7 +137,7 @@ GIVE_UP = flag(
     "--give-up",
     "which workers to release when the cluster shrinks, or when a provider reclaims a number of "
     "workers. (On Compute Engine, the provider chooses the VMs.) slowest: the slowest of their "
-    "run; youngest: those that started last; riskiest: those most likely to be revoked; dearest: "
+    "run; youngest: those that started last; riskiest: those most likely to be revoked; costliest: "
     "the most expensive; ask: propose the slowest, and wait for `agree`",
     default="slowest; in a resize, the highest numbers",
     **one_of("--give-up", (*get_args(GiveUp), "ask")),

@@ -65,7 +65,7 @@ class Declaration:
     replace
         Whether to replace revoked workers.
     give_up
-        The workers to release first: `slowest`, `youngest`, `riskiest`, `dearest`, or `ask`
+        The workers to release first: `slowest`, `youngest`, `riskiest`, `costliest`, or `ask`
         (default: `slowest`).
     fallback_seconds
         The seconds without Spot capacity after which to rent on demand. None: never.
@@ -117,7 +117,7 @@ class Declaration:
     preemption_notice: int | None = None
     max_workers: int | None = None
     replace: bool = True
-    give_up: Literal["slowest", "youngest", "riskiest", "dearest", "ask"] | None = None
+    give_up: Literal["slowest", "youngest", "riskiest", "costliest", "ask"] | None = None
     fallback_seconds: float | None = None
     chief: str = "ps"
     max_hours: float = 24.0

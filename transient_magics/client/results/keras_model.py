@@ -123,14 +123,18 @@ def _modules(names: set[str]) -> dict[str, Any]:
 
 
 def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
-    """Set the weights of the model. Raises TrainingError if they belong to another model."""
+    """Set the weights of the model to `values`, by path.
+
+    Raises TrainingError, before any is set, if the values belong to another model.
+    """
     weights = dict(zip(weight_names(model.weights), model.weights, strict=True))
-    if strange := sorted(weights.keys() ^ values.keys()):
-        if strange[0] in weights:
+    only_one_has = sorted(weights.keys() ^ values.keys())
+    if only_one_has:
+        if only_one_has[0] in weights:
             without = "The checkpoint"
         else:
             without = "The model that the cell builds here"
-        raise TrainingError(f"{without} has no variable {strange[0]}", where=where, fix=_SAME)
+        raise TrainingError(f"{without} has no variable {only_one_has[0]}", where=where, fix=_SAME)
     # Keras numbers layers in the order of their creation. In a different order, `dense` and
     # `dense_1` would be swapped. A cell that creates layers in the order of a set has another
     # order in each process.
@@ -153,10 +157,11 @@ _SAME = "The cell must create the same model on every machine."
 
 
 def _kind(shape: Any, dtype: Any) -> str:
-    name = str(
-        dtype
-    )  # NumPy knows no bfloat16: such weights come as float32, which holds them exactly
-    return f"{'float32' if name == 'bfloat16' else name}{list(shape)}"
+    name = str(dtype)
+    # NumPy has no bfloat16: such weights are stored as float32, which represents them exactly.
+    if name == "bfloat16":
+        name = "float32"
+    return f"{name}{list(shape)}"
 
 
 def _checked(file: Path) -> Path:

@@ -95,7 +95,7 @@ def _grouping() -> tuple[ModuleType, ...]:
 
 
 def _alike(event: Event) -> tuple[object, ...] | None:
-    """Return a key that is the same for events that are shown as one; None: shown by itself."""
+    """Return a key that is the same for events that are shown as one; None: shown separately."""
     match event:
         case events.VmRequested(replaces=None):
             return event.kind, event.zone
@@ -288,7 +288,7 @@ def _controller_words(event: Event) -> str:
 
 
 def _named(kind: str, name: str) -> str:
-    """Return the name of work, such as `run-1`, with the kind where the name does not say it."""
+    """Return the name of work, such as `run-1`, with the kind if the name does not contain it."""
     if name.startswith(KINDS[kind].stems):
         return name
     return f"{KINDS[kind]} {name}"

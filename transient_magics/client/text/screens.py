@@ -1,4 +1,4 @@
-"""What fills a terminal: the status of one cluster, and the list of all clusters."""
+"""Screens of the terminal: the status of one cluster, and the list of all clusters."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _differs(vm: VmState) -> bool:
 
 def _ready_words(state: ClusterState, vm: VmState) -> str:
     if vm.coming:
-        return "ready, its cluster is not there yet"
+        return "ready, but its cluster has not moved yet"
     task = _task_words(state, vm)
     if not vm.share.whole:
         return f"{task or 'ready'}, with {share_words(vm.share)}"

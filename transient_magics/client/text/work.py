@@ -13,7 +13,7 @@ The texts are in the part `words` of each kind:
 | `short_words(work)` | the work in a list of clusters | its name and phase |
 | `status_lines(work, cluster, cost, now, forecast)` | its lines in the status of its cluster | one line |
 | `declared_words(spec, now)` | what to say when it is declared | nothing |
-| `alike(event)`, `group_words(events)` | which events are shown as one, and their words | each by itself |
+| `alike(event)`, `group_words(events)` | which events are shown as one, and their words | each separately |
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ def _by_code(
         return QuotaError(what, where=where, fix=remedy, everywhere=name.endswith("_ALL_REGIONS"))
     if code in _RATE or status == 429:
         return RateLimitError(
-            f"Compute Engine accepts no more requests now: {sentence}",
+            f"Compute Engine rejects requests, because there were too many: {sentence}",
             where=where,
             fix="Wait a minute.",
         )
@@ -560,7 +560,7 @@ def explain_infrastructure(
             )
         case "RATE_LIMIT_EXCEEDED":
             metric = info.metadata.get("quota_metric", "")
-            what = f"Project {consumer} may send no more requests now"
+            what = f"Project {consumer} has sent too many requests"
             if metric:
                 what = f"{what} ({metric})"
             return RateLimitError(what, where=where, fix="Wait a minute.")

@@ -223,7 +223,7 @@ class Examination:
                 "--service-account."
             )
             raise CloudError(
-                f"Compute Engine has no service account of its own in project {self._project}",
+                f"Project {self._project} has no default service account of Compute Engine",
                 fix=fix,
             )
         path = f"/v1/projects/-/serviceAccounts/{account}:testIamPermissions"

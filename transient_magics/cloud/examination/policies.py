@@ -276,7 +276,7 @@ def _questions(planned: PlannedResources) -> dict[str, _Check]:
     return found
 
 
-_NO_KEYS = "VMs take the cluster's SSH key from their metadata, which OS Login would ignore"
+_NO_KEYS = "VMs need the cluster's SSH key in their metadata, which OS Login ignores"
 
 _NO_GUEST_ATTRIBUTES = (
     "VMs report their SSH host keys and the steps of their boot in guest attributes"
@@ -320,7 +320,10 @@ def _images(policy: Policy, planned: PlannedResources) -> Forbidden | None:
         )
         fits = not allowed or vague or owner in allowed or f"under:{owner}" in allowed
         if denied or owner in refused or not fits:
-            fix = f"{lift(IMAGES, planned.project, owner)} Or name an image of another project with --image."
+            fix = (
+                f"{lift(IMAGES, planned.project, owner)} Or name an image of another project "
+                "with --image."
+            )
             return Forbidden(
                 IMAGES, f"images of {owner.removeprefix('projects/')} are not trusted", fix
             )
@@ -371,7 +374,10 @@ def _own_keys(policy: Policy, planned: PlannedResources) -> Forbidden | None:
     hit = [service for service in services if denied or service in refused]
     if not hit:
         return None
-    why = f"{' and '.join(hit)} must encrypt with customer-managed keys (CMEK), which are not supported"
+    why = (
+        f"{' and '.join(hit)} must encrypt with customer-managed keys (CMEK), which are not "
+        "supported"
+    )
     fix = "Use another project, or ask the organization's administrator for an exception."
     return Forbidden(OWN_KEYS, why, fix)
 
@@ -453,7 +459,8 @@ def compare(
         counts[metric] = counts.get(metric, 0.0) + count
     left = {metric: quotas[metric].limit - quotas[metric].usage for metric in counts}
     short = [
-        f"quota {metric} {place} has {left[metric]:g} of {quotas[metric].limit:g} left, and {count:g} are needed"
+        f"quota {metric} {place} has {left[metric]:g} of {quotas[metric].limit:g} left, and "
+        f"{count:g} are needed"
         for metric, count in counts.items()
         if left[metric] < count
     ]
@@ -464,8 +471,8 @@ def compare(
             elsewhere = ""
         raise CloudError(
             f"The {'; the '.join(short)}",
-            fix=f"Declare fewer, {elsewhere}or ask for more at {page} (quotas of a free trial are not raised: upgrade "
-            "the billing account first).",
+            fix=f"Declare fewer, {elsewhere}or ask for more at {page} (quotas of a free trial are "
+            "not raised: upgrade the billing account first).",
         )
     free = [f"{metric} {left[metric]:g} free, {count:g} needed" for metric, count in counts.items()]
     return "; ".join([*free, *unlisted]) or "no listed quota applies"

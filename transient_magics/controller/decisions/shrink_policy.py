@@ -3,7 +3,7 @@
 A policy applies when a cluster becomes smaller, or when a provider reclaims a number of VMs:
 
 - `youngest`: workers that have run for the shortest time, which have the least data and caches
-- `dearest`: workers with the highest price per hour
+- `costliest`: workers with the highest price per hour
 - `slowest`: workers with the fewest recent examples per second, relative to the mean worker of
   their run, idle ones first
 - `riskiest`: workers most likely to be preempted within the next hour, by their age
@@ -64,7 +64,7 @@ def _staying(state: ClusterState, policy: GiveUp, measured: Mapping[str, float])
         match policy:
             case "youngest":
                 return vm.running_at or math.inf
-            case "dearest":
+            case "costliest":
                 return vm.hourly
             case "slowest":
                 return -measured.get(vm.name, 0.0)

@@ -77,7 +77,7 @@ async def measure(spec: MeasureSpec, folder: Path) -> str:
                 return over
             if await _stopped(folder, due):
                 return "it was stopped"
-            found = await _list_vms(access, spec)
+            found = await _look(access, spec)
             write_sightings(folder, found)
             _write_traces(spec, folder)
             if found:
@@ -100,7 +100,7 @@ async def _stopped(folder: Path, until: float) -> bool:
     return True
 
 
-async def _list_vms(access: Access, spec: MeasureSpec) -> list[Sighting]:
+async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
     try:
         await access.reopen()
         # The check also measures the difference between this machine's clock and Compute Engine's.
@@ -170,7 +170,7 @@ async def _give_back(engine: ComputeEngine, zone: str, name: str, marks: dict[st
         await engine.delete(zone, name, marks)
     except CloudError as error:
         # Compute Engine deletes it automatically in some minutes.
-        log.warning("%s ends without a deletion: %s", name, error)
+        log.warning("%s ends automatically, because its deletion failed: %s", name, error)
 
 
 def _write_traces(spec: MeasureSpec, folder: Path) -> None:

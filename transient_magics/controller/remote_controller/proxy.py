@@ -460,8 +460,8 @@ class ControllerProxy:
         name_twice(self._journal)
         self.state = state
         self._parted = (
-            f"The journal on {self._vm.name} has lost its end, and the cluster goes on from what "
-            f"is left: what only this machine has of it is in {kept}"
+            f"The journal on {self._vm.name} has lost its end, and the cluster continues from the "
+            f"rest. The lost lines, which only this machine has, are in {kept}"
         )
         log.warning("%s", self._parted)
 
@@ -478,7 +478,9 @@ class ControllerProxy:
             jsonl.append_lines(self._journal, b"\n")
         if _is_forged(line):
             log.warning(
-                "%s says what only Compute Engine's answer could tell: %s", self._vm.name, line[:80]
+                "%s sent an event that only Compute Engine's answer can cause: %s",
+                self._vm.name,
+                line[:80],
             )
             line = _as_copied(line)
         self.append("journal", self._journal, line + b"\n")

@@ -155,7 +155,7 @@ class Sync(Generic[_Work]):
                 try:
                     await action()
                 except RoomError as error:
-                    log.warning("the %s does not come: %s", what, error)
+                    log.warning("the %s is not copied yet: %s", what, error)
 
     def begin(self, name: str) -> None:
         """Copy what a piece of work left from the VM, unless it is here or a copy is in flight."""

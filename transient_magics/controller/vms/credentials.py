@@ -18,11 +18,11 @@ _FIRST_PAUSE = 2.0
 _LONGEST_PAUSE = 30.0
 _SOURCE = "credentials"
 _TYPE = (
-    "until you type `gcloud auth application-default login` in a terminal of the machine on which the controller runs "
-    "(nothing has to be restarted)."
+    "until you type `gcloud auth application-default login` in a terminal of the machine on which "
+    "the controller runs (nothing has to be restarted)."
 )
-_FIX = f"Training goes on; VMs are neither made nor deleted {_TYPE}"
-_FIX_DELETING = f"What is left of the cluster is not deleted, and costs money, {_TYPE}"
+_FIX = f"Training continues; VMs are neither created nor deleted {_TYPE}"
+_FIX_DELETING = f"The rest of the cluster is not deleted and costs money {_TYPE}"
 
 
 class CredentialStatus:

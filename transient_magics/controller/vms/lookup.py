@@ -96,7 +96,10 @@ async def choose_image(spec: ClusterSpec, engine: ComputeEngine) -> events.Clust
             option = f" --for {spec.purpose}"
         better = f"%transient_image build{option} bakes {_INSTALLED}"
         if found:
-            better = f"{found[0].name} says to be {_INSTALLED}, but was not built from here: --image {found[0].name}"
+            better = (
+                f"{found[0].name} is labelled as {_INSTALLED}, but was not built from here: "
+                f"--image {found[0].name}"
+            )
         return events.ClusterImageChosen(image="", why=f"{install} ({better})")
     return events.ClusterImageChosen(
         image=image.name, why="it carries the stack already", gpu=image.with_gpu
@@ -285,8 +288,8 @@ def clock_error(ahead: float) -> str:
         return ""
     way = "ahead of" if ahead > 0 else "behind"
     return (
-        f"This machine's clock is {render_duration(abs(ahead))} {way} Compute Engine's, by which VMs end; to set it: "
-        "sudo timedatectl set-ntp true"
+        f"This machine's clock is {render_duration(abs(ahead))} {way} Compute Engine's, by which "
+        "VMs end; to set it: sudo timedatectl set-ntp true"
     )
 
 

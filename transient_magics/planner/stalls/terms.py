@@ -294,7 +294,7 @@ def advice(stalls: Stalls, servers: int = 1) -> str:
     only_first = [part for part in stalls.stalled if _only_in_first_pass(part.name, stalls)]
     if only_first:
         fits = f"the data ({stalls.bytes / 1e6:,.0f} MB) fit into the VM's memory"
-        return f"Fetching costs time in the first pass only: {fits}. There is no other stall."
+        return f"Fetching costs time in the first pass only: {fits}. There are no other stalls."
     uneven = max(stalls.parts, key=lambda part: part.share)
     if uneven.share >= _UNEVEN:
         share = f"{uneven.share:.0%} of a step on average"

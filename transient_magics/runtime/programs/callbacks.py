@@ -23,15 +23,16 @@ from ...protocol import jsonl, layout
 from ...protocol.chief_messages import Called, Calls, EpochEnded, read_callbacks
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEpoch
+from ..files.archive import pack
 from ..files.checkpoints import Checkpoints
 from ..folder import RunFolder
-from ..role import host_and_port
+from ..role import host_and_port, log
 from ..training.loading import load_model
 from ..training.user_model.callbacks import CallbackCalls, CallbackError
 from ..training.user_model.fit import Fit
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
-from .evaluate import evaluate_model
+from .evaluate import NICE, evaluate_model
 
 
 class Epochs:
@@ -69,6 +70,8 @@ class Epochs:
 
     def end(self, request: EpochEnded) -> Called:
         """Evaluate, and call the callbacks at the end of an epoch."""
+        if not request.awaited and os.nice(0) < NICE:
+            os.nice(NICE)
         prefix = Checkpoints(self._folder.checkpoints).prefix(request.step)
         self._model.load(str(prefix), request.step)
         evaluation: dict[str, Any] = {}
@@ -84,7 +87,26 @@ class Epochs:
             evaluation = self._evaluate(request)
         self._evaluated = evaluation
         called = self._calls.end_epoch(request.epoch, logs, last=request.last)
+        if request.last or called.stop:
+            self._pack_files()
         return replace(called, evaluation=evaluation)
+
+    def _pack_files(self) -> None:
+        """Pack the files that callbacks wrote; the log says why files are left out."""
+        files = self._folder.path / layout.FILES
+        if not any(files.iterdir()):
+            return
+        archive = self._folder.path / layout.FILES_ARCHIVE
+        try:
+            packed = pack(files, archive)
+            if archive.stat().st_size > layout.MOST_FILES_BYTES:
+                archive.unlink()
+                raise ValueError(f"{packed.bytes:,} bytes are more than are copied")
+        except (OSError, ValueError) as error:
+            log(f"the files of callbacks stay on this VM: {error}")
+        else:
+            for entry in packed.left_out:
+                log(f"not among the files of callbacks: {entry}")
 
     def _evaluate(self, request: EpochEnded) -> dict[str, Any]:
         return evaluate_model(

@@ -41,7 +41,7 @@ from ..training.trainable import Pipeline, Sample, Trainable
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
 
-_NICE = 10
+NICE = 10
 """Priority: training comes first on the cores, and leaves a tenth of one if it needs all of them.
 
 An awaited evaluation has the usual priority. On a busy VM it would take minutes otherwise.
@@ -333,7 +333,7 @@ def main() -> None:
     )
     parser.add_argument("--awaited", action="store_true", help="do not yield to training")
     given = parser.parse_args()
-    os.nice(0 if given.awaited else _NICE)
+    os.nice(0 if given.awaited else NICE)
     folder = RunFolder(given.run)
     spec = folder.spec()
     try:

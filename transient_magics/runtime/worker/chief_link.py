@@ -25,7 +25,7 @@ _ANSWER_SECONDS = 2.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 0.5
 _WITHOUT_CHIEF = 900.0
-CHIEF_GONE = "the chief is gone"
+CHIEF_GONE = "the chief was lost"
 
 
 def answer(servers: Sequence[str]) -> bool:

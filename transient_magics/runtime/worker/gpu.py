@@ -74,7 +74,7 @@ def likely_reason(driver: Path = _DRIVER) -> str:
     lines = (line.strip() for line in (smi.stdout + smi.stderr).splitlines())
     first = next(filter(None, lines), "nothing")
     if smi.returncode or not first.startswith("GPU "):
-        return f"nvidia-smi says: {first}"
+        return f"nvidia-smi printed: {first}"
     try:
         code = ctypes.CDLL("libcuda.so.1").cuInit(0)
     except OSError as error:

@@ -75,7 +75,7 @@ class GraphMaker:
         self._file: GraphFile | None = None
         self._ahead: FinishedGraph | None = None
         self.note = ""
-        """What the user should know of the examples; set once the graph is made."""
+        """A notice for the user about the examples; set once the graph is built."""
 
     def make_ready(self) -> None:
         """Prepare for the first worker of a run.

@@ -44,7 +44,7 @@ class StepResult:
     waited: float = 0.0
     """Seconds at the barrier."""
     metrics: Any = None
-    """What it adds to the training metrics, a vector; None without epochs."""
+    """Its part of the training metrics, a vector; None without epochs."""
     counted: bool = True
     """False for a gradient that came too late for its round, or was lost with the round."""
 

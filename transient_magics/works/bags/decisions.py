@@ -113,13 +113,13 @@ def _again(bag: DeclaredBag, dask: DaskState, state: ClusterState, now: float) -
 def _limit(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> str:
     spec = bag.spec
     if spec.max_cost is not None and cost >= spec.max_cost:
-        return f"it has cost ${cost:.2f}, and may cost ${spec.max_cost:.2f}"
+        return f"its cost of ${cost:.2f} has reached its limit of ${spec.max_cost:.2f} (--max-cost)"
     if bag.began_at:
         hours = state.clock.between(bag.began_at, now) / 3600
     else:
         hours = 0.0
     if spec.max_hours is not None and hours >= spec.max_hours:
-        return f"it has taken {spec.max_hours:g} hours, as many as it may"
+        return f"it has reached its limit of {spec.max_hours:g} hours (--max-hours)"
     return ""
 
 
@@ -128,7 +128,7 @@ def _end_reason(bag: DeclaredBag) -> str:
     assert stopped
     match stopped.why:
         case "counted":
-            return f"all {bag.spec.jobs} results are there"
+            return f"all {bag.spec.jobs} results are complete"
         case "converged":
             return f"the surrogate is good enough after {len(bag.state.results)} results"
         case _:

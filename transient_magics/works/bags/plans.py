@@ -340,13 +340,13 @@ def _rows(
 
 def _notes(rows: Sequence[BagRow], model: str, save_time: float | None) -> list[str]:
     notes = [
-        "More jobs are begun than results are wanted; none is waited for, and one that is lost "
-        "begins again."
+        "More jobs start than results are needed, so the bag does not wait for the slowest. A "
+        "lost job starts again."
     ]
     if save_time is None:
         notes.append(
-            "No job saves anything here; with --save-time 20s one that is lost goes on from its "
-            "last checkpoint."
+            "This plan assumes that jobs do not save. With --save-time 20s, a lost job continues "
+            "from its last checkpoint."
         )
     if model == "spot" and any(row.policy == "reuse" for row in rows):
         notes.append(

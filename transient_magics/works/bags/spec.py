@@ -156,21 +156,21 @@ def contradiction(spec: BagSpec) -> str:
     """Return which options exclude each other and what to do, as a clause; else an empty text."""
     names = [each.name for each in spec.space]
     if not names:
-        return "over: a bag needs values to compute at, as density=0.3:0.9"
+        return "over: a bag needs parameters, such as density=0.3:0.9"
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
-        return f"over: {twice[0]} is there twice"
+        return f"over: {twice[0]} occurs twice"
     if given := [name for name in names if name in GIVEN]:
-        return f"over: {given[0]} is what each job is given anyway; choose another name"
+        return f"over: {given[0]} is reserved, because every job receives it; use another name"
     if spec.surrogate == "none":
         if spec.until:
-            return "until: without a surrogate nothing says when that is reached (--surrogate gp)"
+            return "until: only a bag with a surrogate can reach it (--surrogate gp)"
         return ""
     for each in spec.space:
         if each.kind == "choice" and not all(map(_is_finite, each.choices)):
-            return f"surrogate: {each.name} has choices that are no numbers; use --surrogate none"
+            return f"surrogate: {each.name} has choices that are not numbers; use --surrogate none"
     if "" in spec.until and len(spec.until) > 1:
         return (
-            "until: a number without a name is of the only output; name all of them, as "
+            "until: a number without a name is for the only output; name all outputs, such as "
             "pressure=0.02,energy=0.01"
         )
     return ""

@@ -65,7 +65,7 @@ def decide(
         return []
     vm = state.vms.get(dask.vm)
     if vm is None or not vm.living:
-        return [Stop(f"its scheduler was on {dask.vm}, which is gone", "failed")]
+        return [Stop(f"its scheduler ran on {dask.vm}, which was lost", "failed")]
     if dask.closed or dask.lost:
         return [Stop(dask.closed or dask.lost, "finished" if dask.closed else "failed")]
     return []

@@ -84,7 +84,7 @@ class DaskGpuUnused(Event):
 class DaskClosed(Event):
     """The scheduler of a Dask cluster ended normally.
 
-    `reason` is a clause (`its client is gone`).
+    `reason` is a clause (`its client has disconnected`).
     """
 
     dask: Name

@@ -224,7 +224,7 @@ class _Rank(OnVm):
         link = self.link(self.vm)
         if link is None:
             # Usually the VM is being deleted, and this task is cancelled. Else it is retried.
-            raise ConnectionLostError(f"There is no connection to {self.vm} now")
+            raise ConnectionLostError(f"{self.vm} is not connected; the controller reconnects")
         task = JobTask(
             self._rank, self._addresses, self._restore_from, self._number_after, at=now()
         )

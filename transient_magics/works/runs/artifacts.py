@@ -52,6 +52,7 @@ def results(run: str) -> tuple[Artifact, ...]:
         Artifact(what, (_file(run, layout.METRICS),), MOST_METRICS),
         Artifact(what, (_file(run, layout.EVENTS),), MOST_METRICS),
         Artifact(what, (_file(run, layout.MODEL),), MOST_COUNTS, check=check_counts),
+        Artifact(what, (_file(run, layout.FILES_ARCHIVE),), layout.MOST_FILES_BYTES),
     )
 
 

@@ -20,6 +20,7 @@ from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
 from ...protocol.step_parts import part_words
 from ...protocol.vm_events import TrainEpoch, TrainEvaluated
+from ...runtime.files.archive import unpack
 from .fit_history import FitHistory
 from .stalls.handle import Stalls
 
@@ -347,6 +348,38 @@ class Run(RecordedRun):
             The last 2,000 characters of each epoch.
         """
         return "".join(event.output for event in self._epochs())
+
+    def files(self) -> Path:
+        """Return a folder with the files that the callbacks of `model.fit` have written.
+
+        They are here at the end of the run: the files that callbacks write by relative names, such
+        as `CSVLogger("log.csv")`, at most 256 MiB.
+
+        Returns
+        -------
+        Path
+            The folder `files` in the run's own folder.
+
+        Raises
+        ------
+        TrainingError
+            No files have arrived.
+        """
+        target = self.directory / layout.FILES
+        archive = self.directory / layout.FILES_ARCHIVE
+        if target.exists():
+            return target
+        try:
+            unpack(archive, target)
+        except FileNotFoundError:
+            raise TrainingError(
+                f"The callbacks of {self.name} have no files here", fix="They arrive at its end."
+            ) from None
+        except (OSError, ValueError) as error:
+            raise TrainingError(
+                f"The files of callbacks cannot be unpacked: {reason_of(error)}", where=str(archive)
+            ) from error
+        return target
 
     def _epochs(self) -> list[TrainEpoch]:
         return [

@@ -608,6 +608,10 @@ class Training:
                         await connection.get(
                             measured, self.folder / layout.METRICS, most=MOST_METRICS
                         )
+                    files = f"{layout.run_on_vm(self.name)}/{layout.FILES_ARCHIVE}"
+                    if self._spec.callbacks and await connection.exists(files):
+                        archive = self.folder / layout.FILES_ARCHIVE
+                        await connection.get(files, archive, most=layout.MOST_FILES_BYTES)
                 if waited:
                     self._trouble(_HOME, "")
                 return

@@ -202,41 +202,53 @@ class StudySpec:
 def contradiction(spec: StudySpec) -> str:
     """Return a clause on options that exclude each other, and the remedy; else an empty string."""
     if len(spec.name) > LONGEST_STUDY:
-        return f"name: '{spec.name}' is longer than {LONGEST_STUDY} characters, and its runs are called after it"
+        return (
+            f"name: '{spec.name}' must have at most {LONGEST_STUDY} characters, because the "
+            "names of its runs begin with it"
+        )
     if not spec.objective:
-        return "objective: a study needs one, as max accuracy"
+        return "objective: a study needs one, such as max accuracy"
     if spec.on and (why := _configurations(spec)):
         return why
     if spec.per_vm > 1 and (spec.workers > 1 or spec.on):
         other = "--on" if spec.on else "--workers"
-        return f"per_vm: a trial that shares its VM has one worker; leave out {other}"
+        return f"per_vm: a trial that shares its VM can have only one worker; leave out {other}"
     if spec.run.share_input and (why := _shared_input(spec)):
         return why
     if spec.dimensions and spec.sampler == "none":
-        return f"sampler: none takes no --{'over' if spec.space else 'on'}; choose from grid, random, tpe, gp"
+        return (
+            f"sampler: none cannot be used with --{'over' if spec.space else 'on'}; use grid, "
+            "random, tpe or gp"
+        )
     if not spec.dimensions and spec.sampler != "none":
         return f"sampler: {spec.sampler} needs values to try (--over)"
     if not spec.dimensions and spec.trials > 1:
-        return "trials: without --over there is one point; --repeat says how often it is trained"
+        return (
+            "trials: without --over a study has only one point; use --repeat to train it "
+            "several times"
+        )
     if both := {each.name for each in spec.space} & {*spec.run.params}:
-        return f"over: {min(both)} is given by --param, too"
+        return f"over: {min(both)} is also set by --param"
     if spec.sampler == "grid" and not spec.points:
         free = next(each.name for each in spec.space if each.kind in ("float", "log"))
-        return f"sampler: grid needs choices or whole numbers, and {free} is a range; choose random or tpe"
+        return (
+            f"sampler: grid needs choices or whole numbers, but {free} is a range; use random "
+            "or tpe"
+        )
     if spec.repeat > 1 and spec.pruner != "none":
-        return f"pruner: {spec.pruner} cannot end some runs of a point that --repeat asks for"
+        return f"pruner: {spec.pruner} cannot be used with --repeat"
     if spec.pruner != "none" and not spec.run.eval_steps:
         return f"pruner: {spec.pruner} needs evaluations before the end (--eval-every STEPS)"
     if spec.pruner != "none" and (spec.run.eval_steps or 0) >= spec.run.train_steps:
-        return f"pruner: {spec.pruner} needs an --eval-every below --train-steps"
+        return f"pruner: {spec.pruner} needs an --eval-every that is less than --train-steps"
     return ""
 
 
 def _shared_input(spec: StudySpec) -> str:
     if spec.per_vm == 1:
-        return "share_input: it is for trials on one VM; add --per-vm 2"
+        return "share_input: it needs several trials on a VM; add --per-vm 2"
     if any(each.name == BATCH for each in spec.space):
-        return f"over: trials with --share-input take the same mini-batches; leave out {BATCH}"
+        return f"over: trials with --share-input have the same mini-batches; leave out {BATCH}"
     return ""
 
 
@@ -245,12 +257,15 @@ def _configurations(spec: StudySpec) -> str:
     for each in spec.on:
         machines = frozenset(parse_machines(each).items())
         if machines in found:
-            return f"on: {each} is there twice"
+            return f"on: {each} occurs twice"
         found[machines] = each
     if any(each.name == ON for each in spec.space) or ON in spec.run.params:
-        return f"on: a parameter cannot be called '{ON}' beside --on, which has its column"
+        return f"on: a parameter cannot have the name '{ON}', which is the column of --on"
     if spec.parts and spec.sampler != "grid":
-        return f"sampler: {spec.sampler} needs all configurations on one cluster; choose grid, or resize the cluster"
+        return (
+            f"sampler: {spec.sampler} needs all configurations on one cluster; use grid, or "
+            "resize the cluster"
+        )
     if spec.workers != 1:
-        return "workers: --on says how many each run takes"
+        return "workers: it cannot be used with --on"
     return ""

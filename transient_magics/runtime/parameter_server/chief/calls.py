@@ -37,9 +37,13 @@ class Callbacks:
         Folder of the run.
     chief
         Address of the chief ("host:port").
+    required
+        Whether the run fails if the callbacks cannot be called. Without callbacks it does not.
     """
 
-    def __init__(self, folder: RunFolder, chief: str) -> None:
+    def __init__(self, folder: RunFolder, chief: str, *, required: bool) -> None:
+        self._required = required
+        self._asking = asyncio.Lock()
         self._folder = folder
         self._chief = chief
         self._process: asyncio.Task[Any] | None = None
@@ -59,7 +63,9 @@ class Callbacks:
         """Start the program, and return what the callbacks did before the first epoch."""
         return await self._ask(None, 0.0)
 
-    async def end_epoch(self, request: events.Evaluate, seconds: float) -> events.EvaluationDone:
+    async def end_epoch(
+        self, request: events.Evaluate, seconds: float, *, awaited: bool
+    ) -> events.EvaluationDone:
         """Evaluate a checkpoint and call the callbacks.
 
         Parameters
@@ -68,21 +74,32 @@ class Callbacks:
             The step, and the epoch that ends with it.
         seconds
             Time that the whole dev split may take.
+        awaited
+            Whether training waits for it. Otherwise training has precedence on the VM's cores.
         """
         message = messages.EpochEnded(
             step=request.step,
             last=request.last,
             seconds=seconds,
+            awaited=awaited,
             before=part_before(self._folder),
         )
         if request.ended:
             message = replace(message, epoch=request.ended.number, sums=request.ended.sums)
         called = await self._ask(message, PASSES * seconds)
+        if called.error and not self._required:
+            return events.EvaluationDone(request.step, reason=called.error)
         done = evaluation_done(request.step, called.evaluation)
         return events.EvaluationDone(**{**vars(done), "called": called})
 
     async def _ask(self, request: messages.EpochEnded | None, seconds: float) -> messages.Called:
         """Send a request, and return the answer; any error is in it."""
+        async with self._asking:
+            return await self._answered(request, seconds)
+
+    async def _answered(
+        self, request: messages.EpochEnded | None, seconds: float
+    ) -> messages.Called:
         for _ in range(_ATTEMPTS):
             try:
                 reader, writer = await self._connected()

@@ -110,8 +110,8 @@ class Chief:
         if spec.store:
             self._shipper = Shipper(spec.name, folder, self._report)
         self._callbacks: Callbacks | None = None
-        if spec.callbacks:
-            self._callbacks = Callbacks(folder, assignment.chief)
+        if spec.ends_epochs:
+            self._callbacks = Callbacks(folder, assignment.chief, required=spec.callbacks)
         # Connections:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._connections = 0
@@ -192,7 +192,8 @@ class Chief:
         try:
             self._stopwatch.lap("process")
             callbacks: asyncio.Task[messages.Called] | None = None
-            if self._callbacks and not self._folder.standby.exists():
+            standby = self._folder.standby.exists()
+            if self._callbacks and self._spec.callbacks and not standby:
                 callbacks = asyncio.create_task(self._callbacks.begin())
             await asyncio.gather(self._serve_and_define(), self._restore())
             await self._prepare_data()
@@ -217,9 +218,11 @@ class Chief:
         if self._spec.mode == "sync":
             self._start_rounds()
         self._handle(events.Prepared(step, self._keeper.batch, self._best_checkpoint()))
-        if self._callbacks:
+        if self._callbacks and self._spec.callbacks:
             called = await (callbacks or self._callbacks.begin())
             self._handle(events.CallbacksReady(called))
+        elif self._callbacks:
+            self._spawn(self._callbacks.begin())
         await self._on_thread(self._keeper.keep_graph)
 
     async def _prepare_data(self) -> None:
@@ -349,10 +352,10 @@ class Chief:
         # The checkpoint is kept until it is known whether it is the best.
         with Checkpoints(self._folder.checkpoints).locked(step):
             seconds = self._evaluation_seconds(step)
+            awaited = self._state.is_awaited
             if self._callbacks:
-                done = await self._callbacks.end_epoch(request, seconds)
+                done = await self._callbacks.end_epoch(request, seconds, awaited=awaited)
             else:
-                awaited = self._state.is_awaited
                 done = await evaluate(self._folder, step, awaited=awaited, seconds=seconds)
             self._handle(done)
 

@@ -4,7 +4,8 @@ Workers report what their steps add to the training metrics of each epoch
 (user_model/training_metrics.py). With callbacks (user_model/callbacks.py), a run is exact about
 epochs: its workers wait at the end of each (`limit`) until the callbacks were called, as `fit`
 does, because they may stop the run or change its learning rate (`rate`). Without callbacks workers
-train on, and an epoch is reported a moment after its last step.
+wait as well, so that each epoch is evaluated, but only as long as evaluations are quick. Otherwise,
+and without validation data, they train on: an epoch is reported a moment after its last step.
 
 Epochs count from the run's first step here. A run that goes back to a checkpoint makes some steps
 again: each epoch is reported once, and its training metrics are those of the steps made last.
@@ -22,6 +23,12 @@ from .events import EndedEpoch, EpochOver
 
 LATE = 1.5
 """Seconds after the last step of an epoch in which workers report their part of it."""
+PATIENCE = 2.0
+FIRST_PATIENCE = 15.0
+"""Seconds for which workers wait for an evaluation without callbacks, and for the first one.
+
+The first one includes the start of its process.
+"""
 _MOST_NUMBERS = 1 << 16
 
 
@@ -46,15 +53,17 @@ class Epochs:
     ) -> None:
         self._spec = spec
         self._steps = spec.epoch_steps
-        self.holds = bool(spec.callbacks and spec.epoch_steps)
+        self.holds = spec.ends_epochs
         """Whether workers wait at the end of each epoch."""
         self.rate = 1.0
         """The factor of the learning rate that callbacks have set."""
         self.stop = ""
         """Why callbacks end the run, a clause; "" while they do not."""
-        self._begun = not self.holds
+        self._begun = not spec.callbacks
         """Whether the callbacks were called at the beginning."""
         self._restarted = False
+        self._evaluated = False
+        """Whether an epoch was evaluated."""
         self._ended = 0
         """Number of epochs that were reported."""
         self._reached: dict[int, float] = {}
@@ -127,6 +136,19 @@ class Epochs:
         """Return whether the epoch at whose end workers wait ends without their last reports."""
         return now - self._reached.get(self._ended, now) >= LATE
 
+    def give_up(self, waited: float) -> bool:
+        """Let workers train on from now on if they waited too long, in seconds, for an evaluation.
+
+        Returns whether they do.
+        """
+        patience = FIRST_PATIENCE
+        if self._evaluated:
+            patience = PATIENCE
+        if not self.holds or self._spec.callbacks or waited < patience:
+            return False
+        self.holds = False
+        return True
+
     def ending(self, step: int, last: bool) -> EndedEpoch | None:
         """Return the epoch that the evaluation at `step` belongs to, if it was not reported.
 
@@ -175,6 +197,7 @@ class Epochs:
             What its callbacks returned.
         """
         self._ended = ended.index + 1
+        self._evaluated = self._evaluated or bool(metrics)
         for epoch in [epoch for epoch in self._sums if epoch <= ended.index]:
             del self._sums[epoch]
         self._reached.pop(ended.index, None)

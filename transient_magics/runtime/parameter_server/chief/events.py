@@ -205,7 +205,7 @@ class EvaluationDone:
     drawn: int = 0
     among: int = 0
     called: Called | None = None
-    """What the callbacks did after it."""
+    """The effects of the callbacks after it."""
 
 
 @dataclass(frozen=True)

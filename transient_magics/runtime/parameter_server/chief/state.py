@@ -197,6 +197,7 @@ class ChiefState:
         self._evaluated_epoch: EndedEpoch | None = None
         """The epoch whose end is being evaluated."""
         self._evaluating = False
+        self._evaluating_since = 0.0
         self._evaluation_due = False
         """Whether the next checkpoint is evaluated."""
         # The end:
@@ -240,9 +241,10 @@ class ChiefState:
     def is_awaited(self) -> bool:
         """Whether the run waits for its evaluation: the last one, or any of a study's trial.
 
-        A trial may be pruned after each evaluation.
+        A trial may be pruned after each evaluation. Workers may wait at the end of an epoch.
         """
-        return self.phase is Phase.FINISHING or bool(self.spec.study)
+        awaited = bool(self.spec.study) or self._epochs.holds
+        return self.phase is Phase.FINISHING or awaited
 
     @property
     def next_mark(self) -> int:
@@ -472,6 +474,8 @@ class ChiefState:
                 instructions += self._leave(member, "lost", now, frozen=frozen)
         if self._lending and self.phase is Phase.TRAINING and (data := self._lending.due(now)):
             instructions.append(Emit(data))
+        if self._evaluating and self._epochs.give_up(now - self._evaluating_since):
+            instructions += self._send_all(self._epochs.proceed)
         return [*instructions, *self._save_when_left(now)]
 
     # --- workers ---------------------------------------------------------------------------------
@@ -815,7 +819,9 @@ class ChiefState:
             Send(able[number].connection or 0, take) for number, take in takes.items()
         ]
         if failing := self._turns.failing:
-            return self._fail(f"no worker could take the measure {failing}; their logs say why")
+            return self._fail(
+                f"no worker could complete the measure {failing}; see the logs of the workers"
+            )
         if measured is None:
             return requests
         self.step = self._turns.count
@@ -874,6 +880,7 @@ class ChiefState:
         if final:
             instructions.append(Emit(TrainMade(run=self.spec.name, step=event.step)))
         if (final or self._evaluation_due) and not self._evaluating:
+            self._evaluating_since = now
             instructions.append(self._evaluate(event.step, last=final))
         return instructions
 

@@ -184,7 +184,7 @@ def _estimator(tf: Any) -> None:
 
     def absent(*_arguments: Any, **_settings: Any) -> Any:
         raise NotImplementedError(
-            "the estimator is gone from TensorFlow; transient_magics trains without it"
+            "TensorFlow no longer has the estimator; transient_magics trains without it"
         )
 
     estimator: Any = types.ModuleType("tensorflow.compat.v1.estimator")

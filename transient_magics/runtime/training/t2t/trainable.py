@@ -322,7 +322,7 @@ class Decoder:
             if name in needed:
                 what = f"the texts of {name!r} are missing"
             else:
-                what = f"the model takes no texts of {name!r}"
+                what = f"the model has no input of texts {name!r}"
             raise TrainingError(what, where="inputs", fix=f"Needed: {', '.join(sorted(needed))}.")
         for name in ("targets", *given):
             self._encoder(self._modelled(name))

@@ -238,7 +238,7 @@ class CallbackCalls:
             if not self._over:
                 self._over = True
                 self._call("on_train_end", self._logs)
-        else:
+        elif epoch >= 0:
             self._call("on_epoch_begin", epoch + 1)
         return self._answer(self._logs)
 

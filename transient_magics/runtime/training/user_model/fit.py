@@ -14,8 +14,9 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ....errors import DeclarationError
@@ -34,7 +35,7 @@ _TIMES = "A cell can train only once. Put the later fit into another cell."
 
 @dataclass(frozen=True)
 class Fit:
-    """What one call of `model.fit` declares.
+    """The declarations of one call of `model.fit`.
 
     Attributes
     ----------
@@ -349,13 +350,25 @@ def _examples(
         while parts[-1] is None:
             parts.pop()
         return tuple(parts), size, math.ceil(len(first) / size)
+    own_epochs = isinstance(x, importlib.import_module("keras").utils.PyDataset) and name == "x"
+    if own_epochs:
+        # Threads and processes of an epoch that is not read to its end would not stop.
+        x.workers = 1
+        x.use_multiprocessing = False
     try:
         adapter = adapters.get_data_adapter(
-            x, y, weights, batch_size=batch_size, class_weight=class_weight, shuffle=arrays
+            x,
+            y,
+            weights,
+            batch_size=batch_size,
+            class_weight=class_weight,
+            shuffle=arrays or own_epochs,
         )
     except ValueError as error:
         raise DeclarationError(f"model.fit: {error}") from None
     steps = adapter.num_batches or 0
+    if own_epochs:
+        adapter._get_iterator = partial(_epoch, x, adapter._get_iterator)
     if inspect.isgenerator(x):
         adapter.generator = elements = Replayed(adapter.generator())
         if not limited:
@@ -368,6 +381,12 @@ def _examples(
     if _has_sparse(dataset.element_spec):
         dataset = dataset.map(_dense)
     return dataset, None, steps
+
+
+def _epoch(examples: Any, batches: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Yield the batches of one epoch of a PyDataset, then call its `on_epoch_end`."""
+    yield from batches()
+    examples.on_epoch_end()
 
 
 def _has_sparse(structure: Any) -> bool:

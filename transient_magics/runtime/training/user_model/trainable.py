@@ -109,7 +109,7 @@ class OwnModel:
         )
         self.batch = self._data.batch or _BATCH
         self.learned: Mapping[str, Any] = {}
-        """What the model's preprocessing layers learned from data."""
+        """Arrays that the model's preprocessing layers learned from data (preprocessing.py)."""
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:

@@ -328,7 +328,7 @@ class Driver:
                 self._lost(
                     each,
                     "lost",
-                    "its worker is gone: no preemption notice and no report from its VM",
+                    "its worker was lost without a preemption notice or a report from its VM",
                 )
         elif limit is not None and each.done + now - each.began > limit:
             self._ended_workers.add(each.worker)

@@ -301,8 +301,8 @@ async def _until_over(scheduler: VmScheduler, over: asyncio.Event) -> str:
             patience = ALONE_SECONDS
         elif time.monotonic() - alone_since > patience:
             if patience == ALONE_SECONDS:
-                return "its client is gone"
-            return "no client came"
+                return "its client has disconnected"
+            return "no client connected"
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await over.wait()
