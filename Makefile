@@ -66,10 +66,10 @@ browser: $(READY)
 test: browser $(FRONT)
 	@$(PYTEST) -n 6 --dist loadfile --no-loadscope-reorder
 
-# Neither TensorFlow nor a browser nor slow tests, and fewer examples: for after every change. Four at a time, on two
-# cores: some tests wait for programs to start, and each process more has all modules to import.
+# Neither TensorFlow nor a browser nor slow tests, and fewer examples: for after every change. Two at a time, on two
+# cores: few of these tests wait, and a third process costs a tenth more, because it imports all modules again.
 quick: $(FRONT)
-	@$(PYTEST) --quick -n 4 --dist worksteal
+	@$(PYTEST) --quick -n 2 --dist worksteal
 
 # What takes long: every fault at every moment, further cases of other tests, planted faults, benchmarks that assert.
 # Each part runs alone for at most an hour and stores its result; PART=faults runs one, tools/nightly.py --table shows all.

@@ -33,6 +33,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from tests import controllers, processes, zygotes
+from tests.quick.sitecustomize import is_looked_up
 from transient_magics import emulator
 from transient_magics.cloud.calling import clients
 
@@ -184,6 +185,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # few tests make so many objects, so most of them pay for no collection
     gc.enable()
 
 
@@ -229,18 +231,25 @@ def _imports_of_tensorflow(pytestconfig: pytest.Config) -> Iterator[Path | None]
     with tempfile.NamedTemporaryFile(prefix="tm-") as file, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRANSIENT_TESTS_IMPORTS", file.name)
         patch.setenv("PYTHONPATH", str(TESTS / "quick"), prepend=os.pathsep)
-        sys.addaudithook(_note_import)
+        sys.meta_path.insert(0, _Noting)  # type: ignore[arg-type]
         yield Path(file.name)
+        sys.meta_path.remove(_Noting)  # type: ignore[arg-type]
 
 
 _importers: list[str] = []
 """The stack of who imported TensorFlow into this process: a thread may do so long after the test that began it."""
 
 
-def _note_import(event: str, arguments: tuple[object, ...]) -> None:
-    # What importlib imports is told of no sooner than by its own first import of a part of itself.
-    if event == "import" and str(arguments[0]).partition(".")[0] == "tensorflow" and not _importers:
-        _importers.append("".join(traceback.format_stack(limit=30)))
+class _Noting:
+    """A finder of modules that finds none, and notes who imports TensorFlow.
+
+    An audit hook would be called a hundred times as often.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "tensorflow" and not _importers and not is_looked_up():
+            _importers.append("".join(traceback.format_stack(limit=30)))
 
 
 @pytest.fixture(autouse=True)

@@ -98,12 +98,14 @@ def files() -> list[Path]:
 
 
 def said(path: Path) -> str:
-    """All that a file may show to somebody: of a module neither docstrings nor comments."""
+    """All that a file may claim to somebody: of a module neither docstrings nor comments."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         return html.unescape(text)  # outputs are HTML
-    if path.suffix != ".py" or not (SURE.search(text) or SAVED.search(text)):
-        return text  # no need to parse what claims nothing anywhere
+    if path.suffix != ".py":
+        return text
+    if not (SURE.search(text) or SAVED.search(text)):
+        return ""  # need not be parsed
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.end_lineno:

@@ -100,7 +100,7 @@ def google(folder: Path, answers: Callable[[str, str, str], Answer]) -> Iterator
             "GOOGLE_APPLICATION_CREDENTIALS": str(folder / "credentials.json"),
         }  # fmt: skip
         reached = Google(environment, (pem.splitlines()[5].encode(), b"5ecre7", TOKEN.encode()))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield reached
         finally:

@@ -277,6 +277,7 @@ def test_tensorflow_reads_what_is_written_for_tensorboard_in_several_goes(run: c
     measure(run, row("worker-0", 14, 20))
     happen(
         run,
+        (14.5, TrainEpoch(run="run-1", epoch=2, step=90, logs={"loss": 0.5, "val_loss": 0.75})),
         (15, TrainFinished(run="run-1", step=90, loss=0.5)),
         (16, events.VmRevoked(vm="worker-0", signal="ssh")),
         (17, TrainEvaluated(run="run-1", step=90, metrics={"accuracy": 0.75})),
@@ -286,6 +287,10 @@ def test_tensorflow_reads_what_is_written_for_tensorboard_in_several_goes(run: c
     read = subprocess.run([sys.executable, "-c", READER, str(folder)], capture_output=True, check=True)
     found = [(owner, at - START / 1e9, step, tag, value) for owner, at, step, tag, value in json.loads(read.stdout)]
     assert len(found) == len(set(found)), "something is there twice"
+    assert {(owner, tag, value) for owner, _, _, tag, value in found if tag.startswith("epoch_")} == {
+        ("train", "epoch_loss", 0.5),
+        ("validation", "epoch_loss", 0.75),
+    }
     assert [each[1:3] + each[4:] for each in found if each[3] == "loss" and each[0] == "cluster"] == [
         (11, 10, 2.0), (15, 90, 0.5),
     ]  # fmt: skip

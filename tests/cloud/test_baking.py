@@ -409,7 +409,7 @@ def test_the_scripts_tell_how_far_they_are_and_how_they_failed(tmp_path: Path) -
     )
     python.chmod(0o700)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
         ended, booted = (
             subprocess.run(

@@ -78,7 +78,8 @@ NOTED = """#!/bin/sh
 set -e
 echo "{name} $*" >> "$ROOT/calls"
 fails() {{
-  left=$(cat "$ROOT/fails.$1" 2>/dev/null || echo 0)
+  left=0
+  if [ -e "$ROOT/fails.$1" ]; then read -r left < "$ROOT/fails.$1"; fi
   if [ "$left" -gt 0 ]; then echo $((left - 1)) > "$ROOT/fails.$1"; echo "$1 fails" >&2; exit 100; fi
 }}
 {text}

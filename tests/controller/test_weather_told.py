@@ -42,7 +42,7 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
     with Emulator(("127.0.0.1", 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # seconds that a shutdown may take
         thread.start()
         yield server
         server.shutdown()

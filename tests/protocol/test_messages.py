@@ -209,6 +209,7 @@ ASSIGNED = {
     "eval_steps": 0,
     "keep_best": "",
     "callbacks": False,
+    "phase_steps": 0,
 }
 ROLE = {"run": "run-1", "role": "ps", "name": "ps-0"}
 AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
@@ -429,7 +430,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
     *(
         (cast(Read, chief_messages.read_to_worker), said, values)
         for said, values in (
-            (chief_messages.Joined(number=4, active=2), {"do": "joined", "number": 4, "active": 2}),
+            (chief_messages.Joined(number=4, active=2), {"do": "joined", "number": 4, "active": 2, "phase": 0}),
             (
                 chief_messages.Leased(blocks=(chief_messages.LeasedBlock(number=4, size=9, records=2, crc32c=7),)),
                 {
@@ -445,7 +446,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
                 {"do": "take", "turn": 7, "measure": "S1", "seconds": 2.0},
             ),
             (chief_messages.Proceed(limit=40, rate=0.5), {"do": "proceed", "limit": 40, "rate": 0.5}),
-            (chief_messages.Stop(), {"do": "stop"}),
+            (chief_messages.Stop(again=True), {"do": "stop", "again": True}),
             (chief_messages.Leave(reason="finished"), {"do": "leave", "reason": "finished"}),
         )
     ),

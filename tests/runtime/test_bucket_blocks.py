@@ -189,7 +189,7 @@ class _Whole(ThreadingHTTPServer):
 
 def test_of_a_server_that_has_no_parts_the_whole_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with _Whole() as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
         bucket = Bucket(RECORDS, lambda: {"token": "t", "expires": time.time() + 600})
         with pytest.raises(TrainingError, match="ignores the requested range"):  # who reads it hears nothing

@@ -160,17 +160,30 @@ TRAINED = {
 }
 
 REFUSED = {
-    "twice": ("model.fit(x, y)\nmodel.fit(x, y)\n", "called a second time", None),
-    "in a loop": ("for epoch in range(3):\n    model.fit(x, y)\n", "in a loop", None),
-    "in a function that is called in a loop": (
-        "def train():\n    model.fit(x, y)\nfor seed in range(3):\n    train()\n",
-        "in a loop",
-        None,
+    "a second model": (
+        "model.fit(x, y)\nother = keras.models.clone_model(model)\nother.compile('sgd', 'mse')\nother.fit(x, y)\n",
+        "for a second model",
+        LINE + 3,
     ),
-    "in a function that is called twice": (
-        "def train():\n    model.fit(x, y)\ntrain()\ntrain()\n",
-        "called a second time",
-        None,
+    "a change of trainable without compile": (
+        "model.fit(x, y)\nmodel.layers[0].trainable = False\nmodel.fit(x, y)\n",
+        "Call model.compile again",
+        LINE + 2,
+    ),
+    "a later phase of unknown length": (
+        f"model.fit(x, y)\nmodel.fit({DATASET}.filter(lambda a, b: True))\n",
+        "Give it steps_per_epoch",
+        LINE + 1,
+    ),
+    "a later fit that a run cannot train": (
+        "model.fit(x, y)\nmodel.fit(x, y, shuffle=False)\n",
+        "shuffle=False of model.fit",
+        LINE + 1,
+    ),
+    "a loop of steps between two phases": (
+        "model.fit(x, y)\nmodel.train_on_batch(x, y)\nmodel.fit(x, y)\n",
+        "model.train_on_batch",
+        LINE + 1,
     ),
     "examples in their order": ("model.fit(x, y, shuffle=False)\n", "shuffle=False of model.fit", LINE),
     "nothing to validate with": (
@@ -229,6 +242,35 @@ REFUSED = {
     "a share of too few": ("model.fit(x[:1], y[:1], validation_split=0.5)\n", "not sufficient to split", LINE),
 }
 
+PHASES = {
+    "twice": ("model.fit(x, y, epochs=2)\nmodel.fit(x, y)\n", [64, 32]),
+    "with another optimizer": (
+        "history = model.fit(x, y, validation_split=0.2)\n"
+        "print(history.history['val_accuracy'][-1], model.evaluate(x, y), model.predict(x[:1]))\n"
+        "model.compile('sgd', 'mse')\nmodel.fit(x, y, epochs=3, initial_epoch=history.epoch[-1] + 1)\nprint(later)\n",
+        [25, 64],
+    ),
+    "in a loop": ("for size in (20, 50, 100):\n    model.fit(x, y, batch_size=size)\nprint(later)\n", [50, 20, 10]),
+    "in a list": ("[model.fit(x, y) for _ in range(2)]\n", [32, 32]),
+    "in a function": (
+        "def train(epochs):\n    return model.fit(x, y, epochs=epochs)\ntrain(1)\ntrain(2)\nprint(later)\n",
+        [32, 64],
+    ),
+    "as long as the loss is large": (
+        "history = model.fit(x, y)\nassert history.history['loss'][-1] < 9\nmodel.fit(x, y)\n",
+        [32],
+    ),
+}
+"""Cells that call `fit` several times, and the steps of the calls that can be foreseen."""
+ONE = {
+    "another library behind it": (
+        "model.fit(x, y)\nfrom sklearn.dummy import DummyClassifier\nDummyClassifier().fit(x, y)\n"
+    ),
+    "another library's object": (
+        "from sklearn.dummy import DummyClassifier\nother = DummyClassifier()\nmodel.fit(x, y)\nother.fit(x, y)\n"
+    ),
+}
+"""Cells that train in one phase, although something else is fitted behind it."""
 
 SYNCHRONOUS = {"mode": "sync", "workers": 4}
 SHARED = {
@@ -242,6 +284,8 @@ SHARED = {
 @pytest.fixture(scope="module")
 def answers() -> dict[str, dict[str, Any]]:
     cells = {name: (HEAD + case[0], {}) for name, case in {**TRAINED, **REFUSED}.items()}
+    cells |= {name: (HEAD + source, {}) for name, (source, _) in PHASES.items()}
+    cells |= {name: (HEAD + source, {}) for name, source in ONE.items()}
     cells |= {name: (HEAD + source, SYNCHRONOUS) for name, (source, _) in SHARED.items()}
     program = PROGRAM.replace("CELLS_TEXT", repr(json.dumps(cells)))
     return json.loads(programs.run(program, own=True).splitlines()[-1])
@@ -272,7 +316,23 @@ def test_a_run_calls_early_stopping_and_keeps_the_best_checkpoint(answers: dict[
         "eval_steps": 16,
         "keep_best": "max accuracy",
         "callbacks": True,
+        "phase_steps": 0,
     }
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_several_calls_declare_phases_of_one_run(answers: dict[str, dict[str, Any]], name: str) -> None:
+    answer = answers[name]
+    assert answer["ok"], answer
+    steps = PHASES[name][1]
+    assert (answer["fit"]["phase_steps"], answer["fit"]["steps"]) == (steps[0], sum(steps))
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_fitting_something_else_is_no_phase(answers: dict[str, dict[str, Any]], name: str) -> None:
+    answer = answers[name]
+    assert answer["ok"], answer
+    assert (answer["fit"]["phase_steps"], answer["fit"]["steps"]) == (0, 32)
 
 
 @pytest.mark.parametrize("name", SHARED)

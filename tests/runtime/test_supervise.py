@@ -191,4 +191,4 @@ async def test_what_a_dead_agent_started_ends_when_the_run_was_over_before_it_wa
     given = supervised.role.assignment
     late = spawn(given.role, given.name, supervised.role.folder, given.arguments())
     assert await asyncio.to_thread(late._process.wait) == 1
-    assert "worker-1 of run-1 is not requested any more" in supervised.role.log.read_text(encoding="utf-8")
+    assert "worker-1 of run-1 is no longer requested" in supervised.role.log.read_text(encoding="utf-8")

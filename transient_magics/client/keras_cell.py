@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Iterator
 
 from ..errors import CellError
+from ..protocol.fit_calls import last_fit
 
 _JOB = "Run it as a job: write %%job --pip {package} above the cell instead of %%train."
 _FRAMEWORKS = {
@@ -89,13 +90,9 @@ def notes(source: str, line_offset: int = 0) -> list[str]:
     backend = _backend(tree)
     if backend not in ("", "tensorflow"):
         found.append(f"KERAS_BACKEND={backend} is ignored: a run computes with TensorFlow.")
-    fits = [
-        number
-        for number, statement in enumerate(tree.body)
-        if not isinstance(statement, ast.FunctionDef | ast.ClassDef) and _fits(statement)
-    ]
-    if fits and fits[-1] + 1 < len(tree.body):
-        first = tree.body[fits[-1] + 1].lineno + line_offset
+    executed = last_fit(tree)
+    if 0 < executed < len(tree.body):
+        first = tree.body[executed].lineno + line_offset
         last = (tree.body[-1].end_lineno or first) + line_offset
         lines = f"Lines {first} to {last} stand" if last > first else f"Line {first} stands"
         found.append(
@@ -128,13 +125,6 @@ def _of_module(tree: ast.AST) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
             yield from _of_module(node)
-
-
-def _fits(statement: ast.stmt) -> bool:
-    return any(
-        isinstance(node, ast.Call) and _name(node) == "fit" and isinstance(node.func, ast.Attribute)
-        for node in ast.walk(statement)
-    )
 
 
 def uses_keras(tree: ast.Module) -> bool:

@@ -524,7 +524,7 @@ class TrainChecked(Event):
     parameters: Count = 0
     variable_bytes: Count = 0
     steps: Count = 0
-    """With the next five fields: what the cell's `model.fit` declares.
+    """With the next six fields: what the cell's `model.fit` declares.
 
     Set if the run's declaration leaves it to the cell (protocol.run.FitDeclaration).
     """
@@ -533,6 +533,7 @@ class TrainChecked(Event):
     eval_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
     callbacks: bool = False
+    phase_steps: Count = 0
 
 
 @_event("train.traced", FACT)

@@ -28,7 +28,7 @@ prepares mini-batches; and both in one process, for the trials of a study that s
 """
 DISPATCHER: Role = "dispatcher"
 INPUT: Role = "input"
-Program = Literal["evaluate", "callbacks", "shared_graph"]
+Program = Literal["evaluate", "callbacks", "next_phase", "shared_graph"]
 """Programs of `runtime/programs/` that need TensorFlow and run beside a run."""
 
 
@@ -61,12 +61,13 @@ class Assignment:
     """The study whose trials on the VM share the preparation of mini-batches; empty: not shared."""
 
     steps: Count = 0
-    """With the next five fields: what the cell's `model.fit` declares (run.FitDeclaration)."""
+    """With the next six fields: what the cell's `model.fit` declares (run.FitDeclaration)."""
     epoch_steps: Count = 0
     first_epoch: Count = 0
     eval_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
     callbacks: bool = False
+    phase_steps: Count = 0
 
     @classmethod
     def from_dict(cls, values: object) -> Assignment:

@@ -57,12 +57,12 @@ class Checkpoint(Message):
     files: tuple[File, ...]
 
 
-What = Literal["records", "whole", "graphs", "blocks"]
+What = Literal["records", "whole", "graphs", "phases", "blocks"]
 
 
 @message("files")
 class Files(Message):
-    """A request for the files of the records, or of the graphs.
+    """A request for the files of the records, of the graphs, or of the phases (runtime/phases.py).
 
     The answer comes when they are complete: `files`, each as a `File`. Records that come in blocks
     are in `streamed`, by name only. If `what` is `blocks`, each block is a file.
@@ -281,10 +281,14 @@ class Lease(Message):
 
 @message("joined")
 class Joined(Message):
-    """The acceptance of the worker under `number`; `active` workers train."""
+    """The acceptance of the worker under `number`; `active` workers train.
+
+    `phase` is the step at which the present phase of the run began (run.RunSpec).
+    """
 
     number: Count
     active: Count
+    phase: Count = 0
 
 
 @message("active")
@@ -351,7 +355,12 @@ class Proceed(Message):
 
 @message("stop")
 class Stop(Message):
-    """The notice that the run has made its steps."""
+    """The notice that the run has made its steps.
+
+    `again`: only those of a phase; the worker's process starts again for the next one.
+    """
+
+    again: bool = False
 
 
 @message("leave")

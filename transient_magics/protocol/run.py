@@ -81,7 +81,9 @@ class RunSpec:
     `share_input`, one process on a VM prepares mini-batches for all trials there.
 
     Length: `train_steps` is the number of steps of all workers together (0: the cell's `model.fit`
-    declares it, and the check of the run reads it).
+    declares it, and the check of the run reads it). A cell that calls `fit` several times trains
+    one phase after the other: the present one makes `phase_steps` steps from the step `phase_begin`
+    on (0: the run has one phase). On a VM, `train_steps` is the last step of the present phase.
 
     Saving: the run is saved every `checkpoint_steps` steps and every `checkpoint_seconds` seconds
     (None: not by this). `checkpoint_auto` plans the seconds from the measured cost of checkpoints.
@@ -209,6 +211,8 @@ class RunSpec:
     pace_seconds: Amount | None = None
     notice_seconds: Amount | None = None
     when_done: Literal["keep", "workers", "cluster"] = "keep"
+    phase_begin: Count = 0
+    phase_steps: Count = 0
     check: bool = True
     line_offset: int = 1
     declared_at: float = 0.0
@@ -318,6 +322,7 @@ class FitDeclaration:
     `steps` is the number of steps of all workers together, `epoch_steps` that of an epoch.
     `first_epoch` is the number of the first epoch. `eval_steps`: the steps between two evaluations.
     `callbacks`: whether the end of an epoch waits for callbacks.
+    If the cell calls `fit` several times, `phase_steps` is the number of steps of the first call.
     """
 
     steps: Count = 0
@@ -326,12 +331,14 @@ class FitDeclaration:
     eval_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
     callbacks: bool = False
+    phase_steps: Count = 0
 
     def applied(self, spec: RunSpec) -> RunSpec:
         """Return the run's declaration, completed with what it leaves to the cell."""
         return replace(
             spec,
             train_steps=spec.train_steps or self.steps,
+            phase_steps=self.phase_steps,
             epoch_steps=self.epoch_steps,
             first_epoch=self.first_epoch,
             eval_steps=spec.eval_steps or self.eval_steps or None,

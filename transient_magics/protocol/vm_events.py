@@ -61,12 +61,16 @@ class WorkerBatchResized(Event):
 class TrainStarted(Event):
     """The chief initialized or restored the model; training continues from `step`.
 
-    `parameters`: the number of parameters of the model (0: not reported).
+    `parameters`: the number of parameters of the model (0: not reported). `phase`: which of the
+    cell's calls of `fit` is trained (0: it has one), with `steps`, the number of steps of the run
+    as far as it is known now.
     """
 
     run: Name
     step: Count
     parameters: Count = 0
+    phase: Count = 0
+    steps: Count = 0
 
 
 @event("train.progress", FACT)

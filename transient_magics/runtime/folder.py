@@ -49,6 +49,14 @@ class RunFolder:
         self.records_token = path / "records-token.json"
         self.input_address = path / "input-address"
 
+    def of_phase(self, begin: int) -> RunFolder:
+        """Return the folder with the graphs of the phase that began at the step `begin`."""
+        folder = RunFolder(self.path)
+        if begin:
+            folder.graphs = self.path / f"graphs-{begin}"
+            folder.variables = self.path / f"variables-{begin}.graph"
+        return folder
+
     def shared_input(self, study: str) -> RunFolder:
         """Return the folder of the input that trials of a study share on this VM."""
         return RunFolder(self.path.with_name(layout.shared_input(study)))

@@ -21,6 +21,7 @@ from ..files import write_atomically
 from ..protocol.agent_commands import Assignment
 from ..protocol.run import RunSpec
 from .folder import RunFolder
+from .phases import Phases
 from .process_record import claim_role, exit_file
 
 RUNTIME = __name__.rpartition(".")[0]
@@ -37,6 +38,8 @@ FAILED = 65
 """Exit code: the run cannot continue and train.failed says why; the role is not restarted."""
 STUCK = 75
 """Exit code: a worker's watchdog ended it; it is restarted, and gets a new number."""
+AGAIN = 76
+"""Exit code: a phase of the run has ended; the role starts immediately for the next phase."""
 UNFIT = 69
 """Exit code: this VM cannot do its part, as the log's last line says; it is not restarted here."""
 
@@ -124,7 +127,7 @@ class Role:
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_dict(json.loads(given.assignment))
         claim_role(self.folder.logs, self.assignment)
-        self.spec: RunSpec = self.assignment.fit.applied(self.folder.spec())
+        self.spec: RunSpec = self.read_spec()
         if self.spec.stalls:
             # Connections are idle between measures, and servers refuse too many pings then.
             name = "TF_GRPC_DEFAULT_OPTIONS"
@@ -132,6 +135,12 @@ class Role:
         # A VM that shuts down sends SIGHUP with SIGTERM to processes that SSH sessions have left.
         # It would kill this process, which trains on until shortly before the end.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def read_spec(self) -> RunSpec:
+        """Return the declaration of the run, completed with the present phase of its training."""
+        self.spec = Phases(self.folder).completed(self.assignment.fit)
+        self.folder = self.folder.of_phase(self.spec.phase_begin)
+        return self.spec
 
     def end(self, code: int) -> NoReturn:
         """Write the exit code to disk, and exit without waiting for TensorFlow's servers.

@@ -13,16 +13,19 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError, reason_of
 from ...runtime.folder import RunFolder
+from ...runtime.phases import Phases
 from ...runtime.tf import graph_mode
 from ...runtime.training.user_model import preprocessing
+from ...runtime.training.user_model.fit import Fit, Recorder
 from ...runtime.training.user_model.keras_model import declared_only
+from ...runtime.training.user_model.replay import Replay
 from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
 from ...runtime.training.usercode import provide_packages, run_program, to_transient_error
 from ..commands import run_model_program
@@ -54,7 +57,7 @@ def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> A
     graph_mode.prepare()
     with ThreadPoolExecutor(1) as own_thread:
         folder = RunFolder(run.directory)
-        model = own_thread.submit(_built, folder, learned, example).result()
+        model = own_thread.submit(_built, folder, learned, example, step).result()
     _load(model, weights, f"step {step:,} of {run.name}")
     if target:
         _save(model, target)
@@ -81,22 +84,36 @@ def _values(
     return which[1], weights, learned, rebuilt(answer["given"], values)
 
 
-def _built(folder: RunFolder, learned: Mapping[str, ndarray], example: Any) -> Any:
-    """Return the cell's model, called once, so that all its weights exist."""
+def _built(folder: RunFolder, learned: Mapping[str, ndarray], example: Any, step: int) -> Any:
+    """Return the cell's model in the phase of a checkpoint, called once, so that it has weights."""
     spec = folder.spec()
     provide_packages(folder)
+
+    def build(fit: Fit) -> Sequence[str]:
+        _call(fit.model, example)
+        return ()
+
     try:
-        with _apart(folder.include), declared_only(folder) as recorder:
+        later = Phases(folder).until(step)
+        recorder = Recorder(Replay(folder, later, build), len(later))
+        with _apart(folder.include), declared_only(folder, recorder):
             module = run_program(folder, spec)
             model = vars(module).get("model")
             if recorder.fit:
                 model = recorder.fit.model
             assert model is not None
             preprocessing.restore(model, learned)
-            model(example, training=False) if model._call_has_training_arg else model(example)
+            _call(model, example)
     except Exception as error:
         raise to_transient_error(error, spec.line_offset) from error
     return model
+
+
+def _call(model: Any, example: Any) -> None:
+    if model._call_has_training_arg:
+        model(example, training=False)
+    else:
+        model(example)
 
 
 @contextlib.contextmanager

@@ -3,11 +3,11 @@
 The folder has an event file for each owner of curves. `cluster` has loss, steps and samples per
 second, workers, and events as texts. Each worker has, every second, loss, steps and samples per
 second, seconds of computing and waiting per step, batch size, staleness, the divisor of the
-learning rate, and now and then the norms of its gradients. `evaluation` has the metrics. All of it
-is read from the run's metrics and the cluster's journal. `written.json` has the progress, so that a
-second call appends what is new. It has the number of bytes, too, so that an interrupted call writes
-nothing twice. TensorBoard shows ten texts of a kind unless started with `--samples_per_plugin
-text=1000`.
+learning rate, and now and then the norms of its gradients. `evaluation` has the metrics. `train`
+and `validation` have those of each epoch of `model.fit`. All of it is read from the run's metrics
+and the cluster's journal. `written.json` has the progress, so that a second call appends what is
+new. It has the number of bytes, too, so that an interrupted call writes nothing twice. TensorBoard
+shows ten texts of a kind unless started with `--samples_per_plugin text=1000`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...errors import TrainingError, reason_of
 from ...files import write_atomically
 from ...journal import Event, metrics, read
 from ...protocol import layout
-from ...protocol.vm_events import TrainEvaluated, TrainFinished, TrainProgress
+from ...protocol.vm_events import TrainEpoch, TrainEvaluated, TrainFinished, TrainProgress
 from ..text import event_words, quiet_kinds
 from . import event_files, profile
 
@@ -155,11 +155,23 @@ def _journal(run: RecordedRun, written: _Written, records: Records) -> None:
         cluster = records.setdefault("cluster", [])
         if isinstance(event, TrainEvaluated):
             records.setdefault("evaluation", []).extend(_scalars(event.at, step, event.metrics))
+        if isinstance(event, TrainEpoch):
+            for folder, curves in _curves_of_epoch(event).items():
+                records.setdefault(folder, []).extend(_scalars(event.at, step, curves))
         cluster.extend(_scalars(event.at, step, _curves(event)))
         if event.kind and event.kind not in quiet_kinds():
             cluster.append(
                 event_files.text(event.at, step, f"events/{event.kind}", event_words(event))
             )
+
+
+def _curves_of_epoch(event: TrainEpoch) -> dict[str, dict[str, float]]:
+    """Return the metrics of an epoch by folder, as Keras's TensorBoard names both."""
+    found: dict[str, dict[str, float]] = {}
+    for name, value in event.logs.items():
+        folder = "validation" if name.startswith("val_") else "train"
+        found.setdefault(folder, {})[f"epoch_{name.removeprefix('val_')}"] = value
+    return found
 
 
 def _curves(event: Event) -> dict[str, Any]:

@@ -153,7 +153,12 @@ def _(run: RunState, event: TrainStarted) -> _Changes:
     deadline = run.deadline
     if deadline:
         deadline = deadline.started(event.at, event.step)
+    spec = run.spec
+    if event.steps:
+        # A phase may be shorter or longer than the check of the run expected.
+        spec = replace(spec, train_steps=event.steps)
     return {
+        "spec": spec,
         "phase": "running",
         "started_at": run.started_at or event.at,
         "step": event.step,

@@ -29,7 +29,7 @@ from ...protocol.vm_events import (
 )
 from ..folder import RunFolder
 from ..process_record import RoleRecord, exit_file, lock_file, pid_file, start_time
-from ..role import DONE, FAILED, UNFIT
+from ..role import AGAIN, DONE, FAILED, UNFIT
 from .starting import Adopted, ForkServer, Process, log_file, spawn
 
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -187,6 +187,8 @@ class RoleProcess:
             code, tail = await self._run_once(adopt)
             adopt = None
             self._process = None
+            if code == AGAIN and self.requested:
+                continue
             self._report(ProcessExited(**self._names, code=code, tail=tail))
             if code in (DONE, FAILED) or not self.requested:
                 self._delete_record()

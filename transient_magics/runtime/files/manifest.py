@@ -25,7 +25,8 @@ NAME = f"{layout.CHECKPOINTS}/manifest.json"
 _FOLDER = re.compile(rf"{layout.CHECKPOINTS}/\d+-[0-9a-f]{{1,32}}", re.ASCII)
 _FILE = re.compile(
     r"model\.ckpt-(?P<step>\d{1,18})\.(?:(?P<index>index)|meta|data-\d{5}-of-(?P<parts>\d{5}))"
-    r"|vocabulary\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}",
+    r"|vocabulary\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}"
+    r"|phases\.json|phase-[1-9]\d{0,5}\.npz",
     re.ASCII,
 )
 MOST_BYTES = 16 << 20

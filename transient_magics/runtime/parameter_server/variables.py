@@ -233,7 +233,7 @@ class Keeper:
                 newest = self._checkpoints.newest(self.mend)
                 self._session.run(self._variables.initialise)
                 if newest is not None:
-                    self._restore(newest[1])
+                    self._restore(*newest)
                 if self.accumulators is not None:
                     self.accumulators.open(self._session)
                 step = self._read_step()
@@ -242,14 +242,15 @@ class Keeper:
             return step
         return self._read_step()
 
-    def _restore(self, values: dict[str, Any]) -> None:
-        """Load the values of a checkpoint into the variables, some at a time.
+    def _restore(self, step: int, values: dict[str, Any]) -> None:
+        """Load the values of the checkpoint of `step` into the variables, some at a time.
 
         Variables of the optimizer that the checkpoint lacks keep their initial values. Raises
         TrainingError for a checkpoint of another model.
         """
         if missing := self._variables.trained - values.keys():
             raise _another_model(f"the checkpoint has no variable {min(missing)}")
+        values = self._trainable.continued(step, values)
         operations: list[Any] = []
         feeds: dict[Any, Any] = {}
         size = 0

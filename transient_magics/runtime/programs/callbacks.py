@@ -32,7 +32,7 @@ from ..training.user_model.callbacks import CallbackCalls, CallbackError
 from ..training.user_model.fit import Fit
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
-from .evaluate import NICE, evaluate_model
+from .evaluate import NICE, Graphs, evaluate_model
 
 
 class Epochs:
@@ -47,6 +47,7 @@ class Epochs:
             raise TrainingError("the cell does not call fit of a Keras model")
         self._trainable = trainable
         self._model = trainable.keras_model
+        self._graphs = Graphs(trainable, spec)
         self._fit: Fit = trainable.fit
         self._calls = CallbackCalls(
             self._model.model,
@@ -63,8 +64,8 @@ class Epochs:
         """Call the callbacks before the first step, with the epochs that are over already."""
         past: list[tuple[int, Mapping[str, float]]] = []
         for event in jsonl.read(self._folder.events):
-            if event.get("kind") == TrainEpoch.kind:
-                values = cast("dict[str, Any]", event)
+            values = cast("dict[str, Any]", event)
+            if event.get("kind") == TrainEpoch.kind and values["step"] > self._trainable.begin:
                 past.append((values["epoch"], values["logs"]))
         return self._calls.begin(self._fit.initial_epoch, past)
 
@@ -110,7 +111,7 @@ class Epochs:
 
     def _evaluate(self, request: EpochEnded) -> dict[str, Any]:
         return evaluate_model(
-            self._trainable,
+            self._graphs,
             self._folder,
             self._spec,
             request.step,

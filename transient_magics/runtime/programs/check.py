@@ -20,13 +20,13 @@ import os
 import sys
 import tempfile
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ...errors import DeclarationError
 from ...protocol.objective import Objective
-from ...protocol.run import RunSpec
+from ...protocol.run import FitDeclaration, RunSpec
 from ..folder import RunFolder
 from ..role import take_environment
 from ..tf.graph_mode import GPU, tensorflow
@@ -34,7 +34,8 @@ from ..training.graph.step import check_graph
 from ..training.loading import load_model
 from ..training.t2t.trainable import RegisteredModel
 from ..training.trainable import Trainable
-from ..training.user_model.trainable import OwnModel
+from ..training.user_model.fit import Fit
+from ..training.user_model.trainable import OwnModel, expected_calls
 from ..training.usercode import cell_line, reason
 
 
@@ -80,11 +81,23 @@ def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[st
     result: dict[str, Any] = {"model": {**size_of_graph, "batch_size": trainable.batch, **assumed}}
     if isinstance(trainable, OwnModel):
         if trainable.fit:
-            result["fit"] = asdict(trainable.fit.declaration())
+            result["fit"] = asdict(_declared(trainable, trainable.fit, folder, spec))
         trainable.check_data()
     if spec.objective or spec.judged_by:
         _check_metrics(trainable, spec)
     return result
+
+
+def _declared(trainable: OwnModel, fit: Fit, folder: RunFolder, spec: RunSpec) -> FitDeclaration:
+    """Return what the cell's calls of `fit` declare; later ones are expected, not certain."""
+    declared = fit.declaration()
+    if not trainable.continues:
+        return declared
+    calls, left = expected_calls(folder, spec)
+    if len(calls) == 1 and not left:
+        return declared
+    total = sum(call.steps for call in calls)
+    return replace(declared, steps=total, phase_steps=fit.steps)
 
 
 def _check_metrics(trainable: Trainable, spec: RunSpec) -> None:

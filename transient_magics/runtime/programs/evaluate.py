@@ -103,13 +103,13 @@ def evaluate(
     seconds: float = _SECONDS,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate a checkpoint on the dev split, as `evaluate_model` does, with the run's model."""
+    """Evaluate a checkpoint as `evaluate_model` does, with the model of the run."""
     trainable = load_model(folder, spec, folder.data_directory(spec))
-    return evaluate_model(trainable, folder, spec, step, seconds, before)
+    return evaluate_model(Graphs(trainable, spec), folder, spec, step, seconds, before)
 
 
 def evaluate_model(
-    trainable: Trainable,
+    graphs: Graphs,
     folder: RunFolder,
     spec: RunSpec,
     step: int | None,
@@ -120,8 +120,8 @@ def evaluate_model(
 
     Parameters
     ----------
-    trainable
-        The model of the run.
+    graphs
+        The evaluation graphs of the run's model.
     folder, spec
         Folder and declaration of the run.
     step
@@ -136,11 +136,12 @@ def evaluate_model(
     dict
         The answer as printed.
     """
+    trainable = graphs.trainable
     # Random examples are the same in each evaluation.
     seed_process(spec.program_seed, "evaluation")
     checkpoints = Checkpoints(folder.checkpoints)
     step = checkpoints.find(step)
-    run_pass = partial(_run_pass, trainable, spec, checkpoints, step)
+    run_pass = partial(_run_pass, graphs, spec, checkpoints, step)
     part: dict[str, Any] = {}
     if isinstance(trainable, OwnModel):
         result, part = _evaluate_own(trainable, spec, before or {}, run_pass, seconds)
@@ -220,39 +221,78 @@ def _describe_split(result: _Pass) -> dict[str, Any]:
     return {}
 
 
+@dataclass(frozen=True)
+class _Evaluation:
+    """The graph of an evaluation of a part of the split."""
+
+    graph: Any
+    pipeline: Pipeline
+    iterator: Any
+    batch: Any
+    built: Any
+    """The metrics (EvaluationGraph)."""
+    initializers: list[Any]
+    saver: Any
+    program: Mapping[str, str]
+
+
+class Graphs:
+    """The evaluation graphs of a model, each built once. Sessions are new for each evaluation.
+
+    A new session begins the random numbers of a graph again.
+    """
+
+    def __init__(self, trainable: Trainable, spec: RunSpec) -> None:
+        self.trainable = trainable
+        self._spec = spec
+        self._made: dict[Sample | None, _Evaluation] = {}
+
+    def of(self, drawn: Sample | None, checkpoints: Checkpoints, step: int) -> _Evaluation:
+        """Return the graph for this part of the split, and for checkpoints such as that of `step`."""
+        if drawn not in self._made:
+            self._made[drawn] = self._build(drawn, checkpoints, step)
+        return self._made[drawn]
+
+    def _build(self, drawn: Sample | None, checkpoints: Checkpoints, step: int) -> _Evaluation:
+        tf = tensorflow()
+        trainable = self.trainable
+        with tf.Graph().as_default() as graph:
+            trainable.prepare()
+            pipeline = trainable.evaluation_pipeline(drawn)
+            iterator = iterator_of(pipeline.dataset)
+            with placement.cut(self._spec.ps_shards):
+                batch = iterator.get_next()
+                built = trainable.evaluation_graph(batch)
+            program = {
+                **trainable.fingerprint(),
+                **reproducibility.fingerprint_weights(graph),
+            }
+            initializers = [
+                tf.global_variables_initializer(),
+                tf.local_variables_initializer(),
+                tf.tables_initializer(),
+            ]
+            saver = checkpoints.saver(step)
+        return _Evaluation(graph, pipeline, iterator, batch, built, initializers, saver, program)
+
+
 def _run_pass(
-    trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: Plan
+    graphs: Graphs, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: Plan
 ) -> _Pass:
     """Evaluate one checkpoint on a part of the split."""
     tf = tensorflow()
-    with tf.Graph().as_default():
-        trainable.prepare()
-        pipeline = trainable.evaluation_pipeline(plan.drawn)
-        iterator = iterator_of(pipeline.dataset)
-        with placement.cut(spec.ps_shards):
-            batch = iterator.get_next()
-            built = trainable.evaluation_graph(batch)
-        program = {
-            **trainable.fingerprint(),
-            **reproducibility.fingerprint_weights(tf.get_default_graph()),
-        }
-        saver = checkpoints.saver(step)
-        with tf.Session(config=placement.plain_config(spec.threads)) as session:
-            session.run(
-                [
-                    tf.global_variables_initializer(),
-                    tf.local_variables_initializer(),
-                    tf.tables_initializer(),
-                ]
-            )
-            session.run(iterator.initializer, pipeline.feeds)
-            saver.restore(session, str(checkpoints.prefix(step)))
-            loss, batches, examples, complete, seconds = all_batches(
-                session, built, batch, pipeline, plan
-            )
-            metrics = {
-                name: float(value) for name, value in session.run(dict(built.values)).items()
-            }
+    made = graphs.of(plan.drawn, checkpoints, step)
+    pipeline = made.pipeline
+    built = made.built
+    config = placement.plain_config(spec.threads)
+    with made.graph.as_default(), tf.Session(config=config) as session:
+        session.run(made.initializers)
+        session.run(made.iterator.initializer, pipeline.feeds)
+        made.saver.restore(session, str(checkpoints.prefix(step)))
+        loss, batches, examples, complete, seconds = all_batches(
+            session, built, made.batch, pipeline, plan
+        )
+        metrics = {name: float(value) for name, value in session.run(dict(built.values)).items()}
     if not loss and "neg_log_perplexity" in metrics:
         # Some models (resnet) compute no loss when they do not train.
         loss = -metrics["neg_log_perplexity"]
@@ -265,7 +305,7 @@ def _run_pass(
         single=pipeline.single,
         elements=examples if pipeline.single else batches,
         seconds=seconds,
-        program=program,
+        program=made.program,
     )
 
 

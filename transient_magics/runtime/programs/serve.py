@@ -73,7 +73,7 @@ def restored(
     checkpoints = Checkpoints(folder.checkpoints)
     with tempfile.TemporaryDirectory() as own:
         lay_out_vocabularies(folder.checkpoints, Path(own))
-        trainable = load_model(folder, spec, data or own)
+        trainable = load_model(folder, spec, data or own, steps[-1])
         _prepare(trainable, spec, own)
     tf = tensorflow()
     with tf.Graph().as_default():
@@ -219,7 +219,7 @@ def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[
         The names of the weights in order, the keys, and how the keys make up the features
         (structure.py).
     """
-    trainable = load_model(folder, spec, "")
+    trainable = load_model(folder, spec, "", step)
     built = trainable.keras_model if isinstance(trainable, OwnModel) else None
     if not isinstance(trainable, OwnModel) or not built:
         raise TrainingError(

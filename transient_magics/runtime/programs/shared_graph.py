@@ -19,7 +19,9 @@ from typing import NoReturn
 
 from ...errors import TrainingError
 from ...files import write_atomically
+from ...protocol.run import FitDeclaration
 from ..folder import RunFolder
+from ..phases import Phases
 
 _NICE = 10
 
@@ -45,7 +47,8 @@ def main() -> None:
     os.environ[GPU] = str(int(given.gpu))
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     folder = RunFolder(given.run)
-    spec = folder.spec()
+    spec = Phases(folder).completed(FitDeclaration())
+    folder = folder.of_phase(spec.phase_begin)
     if given.gpu and not spec.model:
         _refuse_gpu_checks()
     content = written(load_model(folder, spec, folder.data_directory(spec)), spec, given.servers)

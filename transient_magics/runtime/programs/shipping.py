@@ -32,6 +32,7 @@ from ..files.bucket import Bucket, DamagedError
 from ..files.checkpoints import Checkpoints, kept_vocabularies
 from ..files.manifest import NAME, Checkpoint, File, Manifest, described, state_file
 from ..folder import RunFolder
+from ..phases import phase_files
 
 _NICE = 10
 _LEFT_OVER_SECONDS = 3600.0
@@ -92,11 +93,12 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
 
 
 def _paths(folder: Path, step: int) -> list[Path]:
-    """Return the files of a checkpoint and its vocabularies, in the order of their upload.
+    """Return the files of a checkpoint, vocabularies and phases, in the order of their upload.
 
     The index is the last one: with it, all files are there, even if no manifest names them.
     """
-    paths = [*kept_vocabularies(folder), *Checkpoints(folder).files(step)]
+    beside = [*kept_vocabularies(folder), *phase_files(folder)]
+    paths = [*beside, *Checkpoints(folder).files(step)]
     return sorted(paths, key=lambda path: path.suffix == ".index")
 
 

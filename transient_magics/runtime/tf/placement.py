@@ -98,18 +98,20 @@ def place_in_checkpoint(variable: Any) -> tuple[str, Any]:
     return whole.full_name, tuple(slice(start, start + length) for start, length in spans)
 
 
-def ready_flag(run: str) -> Any:
+def ready_flag(run: str, phase: int = 0) -> Any:
     """Return a variable on ps/0 that exists only while all others have their values.
 
     The chief creates it last, after it initialised or restored the others, and destroys it before
     it restores. Workers step only while it exists: otherwise they would train on values that the
-    chief is replacing. It has the name of the run, so a worker of an earlier run does not find it.
+    chief is replacing. It has the name of the run and the step at which its phase began, so a
+    worker of an earlier run or phase does not find it.
     """
     tf = tensorflow()
+    name = f"transient_ready_{run}"
+    if phase:
+        name = f"{name}_{phase}"
     with tf.device("/job:ps/task:0"):
-        return tf.Variable(
-            True, trainable=False, collections=[], name=f"transient_ready_{run}", use_resource=True
-        )
+        return tf.Variable(True, trainable=False, collections=[], name=name, use_resource=True)
 
 
 def worker_device(number: int) -> str:

@@ -52,7 +52,9 @@ def _import_keras() -> None:
         importlib.import_module("keras")
 
 
-def load_model(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
+def load_model(
+    folder: RunFolder, spec: RunSpec, directory: str, step: int | None = None
+) -> Trainable:
     """Run the cell, outside of any graph, and return the model that it trains.
 
     Parameters
@@ -61,6 +63,8 @@ def load_model(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
         The run's folder and declaration.
     directory
         The place of the data, which need not exist yet.
+    step
+        The step of a checkpoint, whose phase is loaded (None: the run's present phase).
 
     Raises
     ------
@@ -76,7 +80,7 @@ def load_model(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
     if not spec.model:
         from .user_model.trainable import OwnModel
 
-        return OwnModel(folder, spec)
+        return OwnModel(folder, spec, step)
     from .t2t.trainable import RegisteredModel
 
     return RegisteredModel(folder, spec, directory)

@@ -235,6 +235,10 @@ class Trainable(Protocol):
         """Return the model with texts as input and output. Raises TrainingError if it has none."""
         ...
 
+    def continued(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the checkpoint of `step` with which variables continue."""
+        ...
+
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of this process's data (reproducibility.py).
 

@@ -10,6 +10,7 @@ TensorFlow.
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import importlib.util
 import json
@@ -22,7 +23,7 @@ import sys
 import sysconfig
 import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ...errors import CellError, DeclarationError, TrainingError, TransientError
@@ -71,9 +72,16 @@ class CellEnd(BaseException):
     """
 
 
-def run_program(folder: RunFolder, spec: RunSpec) -> types.ModuleType:
-    """Execute the cell of a run with the run's parameters and seed. Raises CellError."""
-    return run_cell(folder.cell, folder.include, spec.line_offset, spec.params, spec.program_seed)
+def run_program(
+    folder: RunFolder, spec: RunSpec, last: Callable[[ast.Module], int] | None = None
+) -> types.ModuleType:
+    """Execute the cell of a run with the run's parameters and seed. Raises CellError.
+
+    `last` returns how many of the cell's statements to execute (None: all).
+    """
+    return run_cell(
+        folder.cell, folder.include, spec.line_offset, spec.params, spec.program_seed, last
+    )
 
 
 def run_cell(
@@ -82,6 +90,7 @@ def run_cell(
     line_offset: int,
     params: Mapping[str, object] | None = None,
     seed: int = 0,
+    last: Callable[[ast.Module], int] | None = None,
 ) -> types.ModuleType:
     """Execute the cell as the module `transient_cell`.
 
@@ -95,6 +104,8 @@ def run_cell(
         Variables that the module has from the start.
     seed
         Seed of the cell's random numbers (reproducibility.py).
+    last
+        Returns how many of the cell's statements to execute (None: all).
 
     Raises
     ------
@@ -116,8 +127,11 @@ def run_cell(
     module.__dict__.update(params or {})
     sys.modules[MODULE_NAME] = module
     try:
+        tree = ast.parse(source, name)
+        if last is not None:
+            del tree.body[last(tree) :]
         with seeded(seed):
-            exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
+            exec(compile(tree, name, "exec", dont_inherit=True), module.__dict__)
     except CellEnd:
         return module
     except BaseException as error:

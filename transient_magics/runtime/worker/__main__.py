@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ...errors import CellError, DeclarationError
 from ..files import blocks, data_files
 from ..metadata import notice_seconds
-from ..role import DONE, FAILED, STUCK, UNFIT, Role, Stopwatch, log
+from ..role import AGAIN, DONE, FAILED, STUCK, UNFIT, Role, Stopwatch, log
 from ..tf.graph_mode import has_gpu
 from ..training.usercode import to_transient_error
 from .blocks import Blocks, BucketBlocks
@@ -125,11 +125,13 @@ class Worker:
 
     def _prepare_and_train(self) -> None:
         role = self._role
-        copying = _Copying(role, self._link)
-        copying.start()
         ahead = role.folder.ahead.exists()
         if not ahead:
             self._link.start()
+            if role.spec.phase_steps or role.spec.phase_begin:
+                self._take_phase()
+        copying = _Copying(role, self._link)
+        copying.start()
         if role.spec.stalls:
             from .measuring import Measuring as Training
         else:
@@ -143,7 +145,11 @@ class Worker:
         copying.wait()
         self._link.numbered.wait()
         self._watch.lap("data")
-        if self._link.number is not None:
+        if self._link.phase not in (None, role.spec.phase_begin):
+            # Another phase of the training has begun meanwhile.
+            self._link.again = True
+            self._events.put("stopped by the chief")
+        elif self._link.number is not None:
             training.blocks = copying.blocks
             self._blocks = copying.blocks
             training.build(self._link.number)
@@ -153,6 +159,16 @@ class Worker:
             training.run()
             self._events.put("trained")
         # Without a number the chief stopped this worker, and the main thread ends the process.
+
+    def _take_phase(self) -> None:
+        """Learn from the chief which phase of the training is the present one."""
+        role = self._role
+        self._link.numbered.wait()
+        if self._link.phase in (None, role.spec.phase_begin):
+            return
+        chief = role.assignment.chief
+        data_files.copy(chief, role.spec.token, role.folder.checkpoints, "phases")
+        role.read_spec()
 
     def _stand_by(self, training: Training) -> None:
         """Prepare what can be, then wait until the previous worker has left this VM.
@@ -192,6 +208,8 @@ class Worker:
         self._link.leave(reason)
         if self._blocks is not None:
             self._blocks.close(leaving=reason != CHIEF_GONE)
+        if self._link.again:
+            self._role.end(AGAIN)
         # A chief that is gone may be started again, and so is this worker.
         self._role.end(STUCK if reason == CHIEF_GONE else DONE)
 

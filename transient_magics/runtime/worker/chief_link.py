@@ -66,6 +66,10 @@ class ChiefLink:
         """Set once there is a number, or none will come."""
         self.stop_reason: str | None = None
         """Why training stops: "finished", "told to leave", CHIEF_GONE; None while it continues."""
+        self.phase: int | None = None
+        """The step at which the run's phase began that this process trains; None before a number."""
+        self.again = False
+        """Whether the process should start again, for another phase."""
         self.on_stop: Callable[[], None] = lambda: None
         self.on_joined: Callable[[], None] = lambda: None
         self.on_leased: Callable[[Sequence[messages.LeasedBlock]], None] = lambda _: None
@@ -191,6 +195,12 @@ class ChiefLink:
             case messages.Joined():
                 self.number = message.number
                 self.active = message.active
+                if self.phase is None:
+                    self.phase = message.phase
+                if self.phase != message.phase:
+                    self.again = True
+                    self._stop("finished")
+                    return
                 self.numbered.set()
                 self.connected.set()
                 # A restarted chief does not know these.
@@ -213,6 +223,7 @@ class ChiefLink:
             case messages.Save():
                 self.save_requested.set()
             case messages.Stop():
+                self.again = message.again
                 self._stop("finished")
             case messages.Leave():
                 self._stop(message.reason)

@@ -473,7 +473,8 @@ class Training:
             parts=split,
         )
         if result.metrics is not None and self._spec.epoch_steps:
-            epoch = (int(result.after) - 1) // self._spec.epoch_steps
+            made = int(result.after) - self._spec.phase_begin
+            epoch = (made - 1) // self._spec.epoch_steps
             self.meter.add_metrics(epoch, result.metrics)
 
     def _report_first_step(self, loss: float) -> None:

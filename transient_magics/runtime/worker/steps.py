@@ -162,7 +162,9 @@ class LocalVariables:
     def is_due(self, step: int) -> bool:
         """Return whether the variables of `step` are handed over now."""
         every = self._spec.eval_steps
-        at_evaluation = bool(every) and step // every > self._step // every
+        begin = self._spec.phase_begin
+        before = self._step - begin
+        at_evaluation = bool(every) and (step - begin) // every > before // every
         return at_evaluation or step >= self._spec.train_steps or time.monotonic() >= self._due
 
     def push(self, session: Any, step: int) -> bool:

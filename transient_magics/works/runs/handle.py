@@ -19,7 +19,7 @@ from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
 from ...protocol.step_parts import part_words
-from ...protocol.vm_events import TrainEpoch, TrainEvaluated
+from ...protocol.vm_events import TrainEpoch, TrainEvaluated, TrainStarted
 from ...runtime.files.archive import unpack
 from .fit_history import FitHistory
 from .stalls.handle import Stalls
@@ -321,7 +321,7 @@ class Run(RecordedRun):
         return frame
 
     def fit_history(self) -> FitHistory:
-        """Return the metrics by epoch in the form that `model.fit` returns.
+        """Return the metrics by epoch in the form that the last `model.fit` returns.
 
         `%%train` binds it to the name to which the cell binds the result of `model.fit`.
 
@@ -337,7 +337,7 @@ class Run(RecordedRun):
             epochs = -(-spec.train_steps // max(spec.epoch_steps, 1))
             return {"epochs": spec.first_epoch + epochs, "steps": spec.epoch_steps}
 
-        return FitHistory(self.name, self.wait, self._epochs, params)
+        return FitHistory(self.name, self.wait, self._last_epochs, params)
 
     def output(self) -> str:
         """Return what the callbacks of `model.fit` have printed so far.
@@ -380,6 +380,17 @@ class Run(RecordedRun):
                 f"The files of callbacks cannot be unpacked: {reason_of(error)}", where=str(archive)
             ) from error
         return target
+
+    def _last_epochs(self) -> list[TrainEpoch]:
+        """Return the epochs of the cell's last call of `fit`."""
+        started = [
+            event
+            for event in self.cluster.events()
+            if isinstance(event, TrainStarted) and event.run == self.name
+        ]
+        last = max((event.phase for event in started), default=0)
+        begin = min((event.step for event in started if event.phase == last), default=0)
+        return [event for event in self._epochs() if event.step > begin]
 
     def _epochs(self) -> list[TrainEpoch]:
         return [

@@ -15,6 +15,7 @@ from ...controller.on_vm import files_below, is_plain
 from ...protocol import layout
 from ...remote import Connection
 from ...runtime.files.checkpoints import BEST, Checkpoints
+from ...runtime.phases import phase_files
 
 
 def files_of(folder: Path, *, with_results: bool) -> Mapping[str, bytes | Path]:
@@ -38,6 +39,8 @@ def files_of(folder: Path, *, with_results: bool) -> Mapping[str, bytes | Path]:
 async def send_newest(connection: Connection, here: Path, there: str) -> None:
     """Send the newest and the best checkpoint of the folder `here` to the folder `there` on a VM.
 
+    The files about phases of the run are sent with them.
+
     Raises RemoteError or OSError.
     """
     checkpoints = Checkpoints(here)
@@ -48,7 +51,8 @@ async def send_newest(connection: Connection, here: Path, there: str) -> None:
         for step in {*newest, *([best.step] if best else [])}
         for file in checkpoints.files(step)
     }
-    names = {name: path for name in ("checkpoint", BEST) if is_plain(path := here / name)}
+    beside = [here / "checkpoint", here / BEST, *phase_files(here)]
+    names = {path.name: path for path in beside if is_plain(path)}
     missing = {
         name: path
         for name, path in parts.items()

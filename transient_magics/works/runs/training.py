@@ -676,6 +676,7 @@ def _fit_of(spec: RunSpec) -> dict[str, Any]:
         "eval_steps": spec.eval_steps or 0,
         "keep_best": spec.keep_best,
         "callbacks": spec.callbacks,
+        "phase_steps": spec.phase_steps,
     }
 
 

@@ -408,9 +408,10 @@ def _progress_words(event: Event) -> str:
                 parameters = f": {count(event.parameters, 'parameter')}"
             return f"{event.run} passed its check{parameters}"
         case TrainStarted():
+            phase = f" with phase {event.phase}" if event.phase else ""
             if not event.step:
-                return f"{event.run} started"
-            return f"{event.run} continues from step {event.step:,}"
+                return f"{event.run} started{phase}"
+            return f"{event.run} continues from step {event.step:,}{phase}"
         case TrainProgress():
             loss = "" if event.loss is None else f", loss {number(event.loss)}"
             speed = f"{number(event.steps_per_second)} steps/s"

@@ -14,12 +14,13 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from ....errors import TrainingError
 from ....files import write_atomically
 from ....protocol import chief_messages as messages
 from ....protocol import jsonl
@@ -40,7 +41,8 @@ from ....protocol.vm_events import (
 from ...files import blocks, data_files
 from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, received_checkpoint
 from ...folder import Lines, RunFolder
-from ...role import DONE, LONGEST_LINE, Stopwatch, host_and_port, log, token_fits
+from ...phases import Phase, Phases, phase_files
+from ...role import AGAIN, DONE, LONGEST_LINE, Stopwatch, host_and_port, log, token_fits
 from ...training import reproducibility
 from ...training.usercode import reason
 from .. import records, variables
@@ -50,10 +52,11 @@ from ..variables import Keeper, NotFiniteError, Rounds
 from . import events as events
 from .calls import Callbacks
 from .epochs import Epochs
-from .programs import SharedGraphs, Shipper, evaluate
+from .programs import SharedGraphs, Shipper, evaluate, find_phase
 from .progress import Judge
 from .stall_turns import Turns
-from .state import ChiefState, Phase
+from .state import ChiefState
+from .state import Phase as ChiefPhase
 from .workers import Roster
 
 _TICK = 0.25
@@ -72,6 +75,8 @@ _FAREWELL_SECONDS = 1.0
 _EVALUATION_SECONDS = 60.0
 _EVALUATION_SHARE = 0.1
 """Time for an evaluation of the whole split: the larger of seconds and share of the run."""
+_PHASE_SECONDS = 1.0
+"""Pause between two attempts to store that a phase begins."""
 _STANDBY_SECONDS = 0.1
 """Pause between two checks whether the run is handed over."""
 _NUMBERS_APART = 100
@@ -101,6 +106,7 @@ class Chief:
         self._assignment = assignment
         self._stopwatch = Stopwatch(requested_at or time.time(), "variables")
         self._keeper = Keeper(folder, spec, assignment)
+        self._phases = Phases(folder)
         self._kept = self._read_kept()
         self._state = self._first_state(list(jsonl.read(folder.events)))
         self._lines = Lines(folder.events)
@@ -142,9 +148,13 @@ class Chief:
             most = max(roster.joined, default=0)
             self._kept.setdefault("next_number", most + _NUMBERS_APART)
             roster = Roster()
-        judge = Judge(self._spec, run_events)
+        of_phase = _of_phase(run_events, self._spec)
+        judge = Judge(self._spec, of_phase)
         turns = Turns(self._spec, run_events)
-        epochs = Epochs(self._spec, run_events, self._kept)
+        kept: Mapping[str, Any] = {}
+        if self._kept.get("phase", 0) == self._spec.phase_begin:
+            kept = self._kept
+        epochs = Epochs(self._spec, of_phase, kept)
         return ChiefState(self._spec, self._kept, time.monotonic(), roster, judge, turns, epochs)
 
     async def run(self) -> int:
@@ -257,9 +267,10 @@ class Chief:
             await asyncio.sleep(_STANDBY_SECONDS)
         run_events = list(jsonl.read(self._folder.events))
         roster = Roster.after(run_events)
-        judge = Judge(self._spec, run_events)
+        of_phase = _of_phase(run_events, self._spec)
+        judge = Judge(self._spec, of_phase)
         turns = Turns(self._spec, run_events)
-        epochs = Epochs(self._spec, run_events)
+        epochs = Epochs(self._spec, of_phase)
         self._state.succeed(roster, judge, turns, epochs, time.monotonic())
         await self._restore()
         self._stopwatch.lap("standby")
@@ -310,7 +321,7 @@ class Chief:
             due = (
                 self._reported_step >= self._state.next_mark or now - step_read_at >= _STEP_SECONDS
             )
-            if due and self._state.phase is Phase.TRAINING:
+            if due and self._state.phase is ChiefPhase.TRAINING:
                 step_read_at = now
                 try:
                     step = await self._on_thread(self._keeper.step)
@@ -359,6 +370,31 @@ class Chief:
                 done = await evaluate(self._folder, step, awaited=awaited, seconds=seconds)
             self._handle(done)
 
+    async def _find_phase(self, step: int) -> None:
+        """Execute the cell behind the phase that ended with the checkpoint of `step`."""
+        with Checkpoints(self._folder.checkpoints).locked(step):
+            try:
+                phase = await find_phase(self._folder, step)
+            except (TrainingError, ValueError, OSError) as error:
+                self._handle(events.Failed(str(error)))
+            else:
+                self._handle(events.PhaseFound(phase))
+
+    async def _begin_phase(self, phase: Phase) -> None:
+        """Store the phase, also once a full disk has room, and end this process for it."""
+        while True:
+            try:
+                await asyncio.to_thread(self._phases.begin, phase)
+                break
+            except OSError as error:
+                log(f"phase {len(self._phases.later()) + 2} cannot begin yet: {error}")
+                await asyncio.sleep(_PHASE_SECONDS)
+        if self._shipper:
+            self._shipper.due()
+        for writer in list(self._writers.values()):
+            writer.close()  # of workers that wait for the next phase
+        await self._finish(AGAIN)
+
     def _evaluation_seconds(self, step: int) -> float:
         """Return the time that an evaluation of the whole split may take.
 
@@ -385,7 +421,8 @@ class Chief:
                 seconds = max(0.0, time.time() - self._kept.get("started", time.time()))
                 self._farewell = replace(event, seconds=round(seconds, 3))
             case events.Emit(TrainStarted() as event):
-                self._report(replace(event, parameters=self._keeper.parameters))
+                parameters = self._keeper.parameters
+                self._report(replace(event, parameters=parameters, **self._phase_fields()))
             case events.Emit(TrainProgress() as event):
                 self._report(replace(event, server_bytes=most_memory()))
             case events.Emit(TrainFailed() as event):
@@ -407,6 +444,10 @@ class Chief:
                 self._spawn(self._evaluate(instruction))
             case events.EpochOver():
                 self._report_epoch(instruction)
+            case events.FindPhase(step):
+                self._spawn(self._find_phase(step))
+            case events.BeginPhase(phase):
+                self._spawn(self._begin_phase(phase))
             case events.KeepBest(best, seen):
                 self._keep_best(best, seen)
             case events.Persist():
@@ -415,6 +456,15 @@ class Chief:
                 self._spawn(self._release(number))
             case events.Finish(code):
                 self._spawn(self._finish(code))
+
+    def _phase_fields(self) -> dict[str, int]:
+        """Return the number of the present phase and the run's steps, if it may have several."""
+        later = self._phases.later()
+        if later:
+            return {"phase": len(later) + 1, "steps": max(later[-1].total, self._spec.train_steps)}
+        if self._spec.phase_steps:
+            return {"phase": 1}
+        return {}
 
     def _best_checkpoint(self) -> Best | None:
         """Return the best checkpoint on this VM.
@@ -642,6 +692,12 @@ class Chief:
         if request.what == "graphs":
             directory = self._folder.graphs
             files = self._graphs.files()
+        elif request.what == "phases":
+            directory = self._folder.checkpoints
+            paths = phase_files(directory)
+            files = [
+                await asyncio.to_thread(data_files.described, path, directory) for path in paths
+            ]
         else:
             directory = self._folder.data
             files = await asyncio.shield(self._data)
@@ -679,6 +735,19 @@ class Chief:
                     with contextlib.suppress(OSError):
                         await writer.drain()
                 await self._all_closed.wait()
+
+
+def _of_phase(run_events: Sequence[Mapping[str, Any]], spec: RunSpec) -> list[Mapping[str, Any]]:
+    """Return the events of steps after those of earlier phases of the training."""
+    begin = spec.phase_begin
+    if not begin:
+        return list(run_events)
+    return [
+        event
+        for event in run_events
+        if int(event.get("step", 0)) > begin
+        or (event["kind"] == TrainStarted.kind and event["step"] == begin)
+    ]
 
 
 def _trace(error: BaseException) -> None:

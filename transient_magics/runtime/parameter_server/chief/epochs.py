@@ -7,7 +7,7 @@ does, because they may stop the run or change its learning rate (`rate`). Withou
 wait as well, so that each epoch is evaluated, but only as long as evaluations are quick. Otherwise,
 and without validation data, they train on: an epoch is reported a moment after its last step.
 
-Epochs count from the run's first step here. A run that goes back to a checkpoint makes some steps
+Epochs count from the first step of the run's phase here. A run that goes back to a checkpoint makes some steps
 again: each epoch is reported once, and its training metrics are those of the steps made last.
 """
 
@@ -53,6 +53,7 @@ class Epochs:
     ) -> None:
         self._spec = spec
         self._steps = spec.epoch_steps
+        self._begin = spec.phase_begin
         self.holds = spec.ends_epochs
         """Whether workers wait at the end of each epoch."""
         self.rate = 1.0
@@ -84,8 +85,8 @@ class Epochs:
         if not self.holds:
             return None
         if not self._begun or self.stop:
-            return self._ended * self._steps
-        return (self._ended + 1) * self._steps
+            return self._begin + self._ended * self._steps
+        return self._begin + (self._ended + 1) * self._steps
 
     @property
     def proceed(self) -> Proceed:
@@ -95,7 +96,7 @@ class Epochs:
     def start(self, step: int) -> None:
         """Start training at `step`, which is not 0 in a run that resumes another one."""
         if self._steps and not self._restarted:
-            self._ended = max(self._ended, step // self._steps)
+            self._ended = max(self._ended, (step - self._begin) // self._steps)
 
     def begin(self, called: Called) -> None:
         """Let the workers begin: the callbacks were called."""
@@ -122,7 +123,7 @@ class Epochs:
     def rewind(self, step: int) -> None:
         """Forget metrics of steps that will be made again."""
         if self._steps:
-            first = step // self._steps
+            first = (step - self._begin) // self._steps
             self._sums = {epoch: sums for epoch, sums in self._sums.items() if epoch < first}
 
     def reached(self, step: int, now: float) -> bool:
@@ -156,9 +157,10 @@ class Epochs:
         """
         if not self._steps or self.stop:
             return None
-        epoch = step // self._steps - 1
+        epoch = (step - self._begin) // self._steps - 1
         if last:
-            epoch = (max(min(step, self._spec.train_steps), 1) - 1) // self._steps
+            made = min(step, self._spec.train_steps) - self._begin
+            epoch = (max(made, 1) - 1) // self._steps
         if epoch < self._ended:
             return None
         return self._epoch(epoch)
@@ -168,7 +170,7 @@ class Epochs:
         if self.holds or not self._steps:
             return []
         found: list[EpochOver] = []
-        for epoch in range(self._ended, step // self._steps):
+        for epoch in range(self._ended, (step - self._begin) // self._steps):
             over = now - self._reached.setdefault(epoch, now) >= LATE
             if not over or (evaluated and epoch >= evaluated.index):
                 break
@@ -213,6 +215,6 @@ class Epochs:
         return {"epochs": {str(epoch): sums for epoch, sums in self._sums.items()}}
 
     def _epoch(self, epoch: int) -> EndedEpoch:
-        end = min((epoch + 1) * self._steps, self._spec.train_steps)
+        end = min(self._begin + (epoch + 1) * self._steps, self._spec.train_steps)
         number = epoch + self._spec.first_epoch
         return EndedEpoch(epoch, number, end, tuple(self._sums.get(epoch, ())))

@@ -13,6 +13,7 @@ from ....protocol.chief_messages import Called, Lease, Took, ToWorker
 from ....protocol.events import Event
 from ....protocol.objective import Best
 from ...files.blocks import Index
+from ...phases import Phase
 from ..server_load import Load
 
 
@@ -216,6 +217,13 @@ class CallbacksReady:
 
 
 @dataclass(frozen=True)
+class PhaseFound:
+    """The cell was executed behind the present phase; None: it does not call `fit` once more."""
+
+    phase: Phase | None
+
+
+@dataclass(frozen=True)
 class Failed:
     """The run cannot continue."""
 
@@ -308,6 +316,20 @@ class EpochOver:
 
 
 @dataclass(frozen=True)
+class FindPhase:
+    """Find the phase after the checkpoint of `step`; PhaseFound or Failed follows."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class BeginPhase:
+    """Store that this phase begins, and start this process and the workers' again for it."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True)
 class KeepBest:
     """Keep the checkpoint of the best evaluation, and report it.
 
@@ -338,5 +360,16 @@ class Finish:
 
 
 Instruction = (
-    Emit | Record | Send | Save | Evaluate | EpochOver | KeepBest | Persist | Release | Finish
+    Emit
+    | Record
+    | Send
+    | Save
+    | Evaluate
+    | EpochOver
+    | FindPhase
+    | BeginPhase
+    | KeepBest
+    | Persist
+    | Release
+    | Finish
 )

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ....errors import TrainingError
-from ....protocol import jsonl, layout
+from ....protocol import checks, jsonl, layout
 from ....protocol.agent_commands import Fork, Program
 from ....protocol.backoff import backoff
 from ....protocol.events import Event
@@ -30,6 +30,7 @@ from ....protocol.vm_events import TrainBest, TrainEvaluated, TrainShipped, Trai
 from ...files.checkpoints import Checkpoints, path_of
 from ...files.data_files import described
 from ...folder import RunFolder
+from ...phases import Phase
 from ...role import RUNTIME, decode, log
 from ...training import reproducibility
 from ...training.usercode import sentence
@@ -117,6 +118,28 @@ def evaluation_done(step: int, result: Mapping[str, Any]) -> EvaluationDone:
     program = reproducibility.parse_fingerprint(result.get("program", ""))
     metrics = result.get("metrics", {})
     return EvaluationDone(step, metrics, undefined=undefined, program=program, **size)
+
+
+async def find_phase(folder: RunFolder, step: int) -> Phase | None:
+    """Return the phase that follows the checkpoint of `step`; None if the training is over.
+
+    Raises TrainingError, with the cell's error or after several attempts.
+    """
+    arguments = ["--run", str(folder.path), "--step", str(step)]
+    log_file = folder.logs / "next_phase.log"
+    run = partial(answer, "next_phase", *arguments, log=log_file, limit=_LONGEST, beside=folder)
+    result: dict[str, Any] = {}
+    for attempt in range(_TRIES):
+        result = await run()
+        if "refused" in result:
+            raise TrainingError(str(result["refused"]))
+        if "phase" in result:
+            if result["phase"] is None:
+                return None
+            return checks.built(Phase, result["phase"])
+        log(f"the next phase after step {step}: {result.get('error')}")
+        await asyncio.sleep(backoff(attempt + 1, _FIRST_PAUSE))
+    raise TrainingError(f"the phase after step {step:,} was not found: {result.get('error')}")
 
 
 def part_before(folder: RunFolder) -> dict[str, Any]:

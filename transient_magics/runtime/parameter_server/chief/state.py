@@ -37,6 +37,7 @@ from ....protocol.vm_events import (
     WorkerLeft,
 )
 from ...files.blocks import Index
+from ...phases import Phase as TrainingPhase
 from ...role import DONE, FAILED
 from ...training.batching import Rule
 from ...training.reproducibility import fingerprint_difference
@@ -44,6 +45,7 @@ from ..server_load import Shares
 from .blocks import Lending
 from .epochs import Epochs
 from .events import (
+    BeginPhase,
     Built,
     CallbacksReady,
     Disconnected,
@@ -54,6 +56,7 @@ from .events import (
     EvaluationRequested,
     Exhausted,
     Failed,
+    FindPhase,
     Finish,
     Heartbeat,
     Indexed,
@@ -64,6 +67,7 @@ from .events import (
     MeasureTaken,
     Noticed,
     Persist,
+    PhaseFound,
     Prepared,
     Reading,
     Record,
@@ -169,6 +173,9 @@ class ChiefState:
         epochs: Epochs | None = None,
     ) -> None:
         self.spec = spec
+        if kept.get("phase", 0) != spec.phase_begin:
+            # Mini-batches and data were those of an earlier phase of the training.
+            kept = {name: kept[name] for name in ("next_number", "given") if name in kept}
         self.phase = Phase.PREPARING
         self.step = 0
         # Workers:
@@ -210,6 +217,10 @@ class ChiefState:
         """Until when a failed last checkpoint is tried again."""
         self._stopping = False
         """Whether a stop was requested: the run ends with a checkpoint, to be resumed later."""
+        self._waiting: list[int] = []
+        """Connections of workers that joined between two phases of the training."""
+        self._continues = False
+        """Whether this process starts again for the next phase of the training."""
         self._troubles: Counter[str] = Counter()
         self._noted = False
         """Whether the note about the order of examples was reported."""
@@ -253,7 +264,9 @@ class ChiefState:
         if self.spec.checkpoint_steps:
             marks.append(max(self._saving.step, 0) + self.spec.checkpoint_steps)
         if self.spec.eval_steps:
-            marks.append((self.step // self.spec.eval_steps + 1) * self.spec.eval_steps)
+            made = self.step - self.spec.phase_begin
+            evaluated = made // self.spec.eval_steps + 1
+            marks.append(self.spec.phase_begin + evaluated * self.spec.eval_steps)
         return min([*marks, self.limit])
 
     @property
@@ -308,6 +321,8 @@ class ChiefState:
             kept["blocks"] = self._lending_saved
         if self._program:
             kept["program"] = dict(self._program)
+        if self.spec.phase_begin:
+            kept["phase"] = self.spec.phase_begin
         return kept
 
     # --- events ----------------------------------------------------------------------------------
@@ -379,6 +394,8 @@ class ChiefState:
                 return self._evaluated(event)
             case CallbacksReady(called):
                 return self._begin_epochs(called)
+            case PhaseFound(phase):
+                return self._phase_found(phase)
             case Failed(reason):
                 return self._fail(reason)
             # From the agent or the user:
@@ -525,13 +542,18 @@ class ChiefState:
         A chief that was stopped may have a successor, for example if another parameter server
         moved. Then the worker gets no answer: it connects to the successor, or is stopped as well.
         """
-        if self._stopping:
+        if self._stopping or self._continues:
+            return []
+        if self._is_between_phases:
+            self._waiting.append(event.connection)
             return []
         return [Send(event.connection, messages.Leave(reason="finished"))]
 
     def _welcome(self, member: Member) -> list[Instruction]:
         connection = member.connection or 0
-        message = messages.Joined(number=member.number, active=max(self.active, 1))
+        message = messages.Joined(
+            number=member.number, active=max(self.active, 1), phase=self.spec.phase_begin
+        )
         if self._epochs.holds:
             return [Send(connection, message), Send(connection, self._epochs.proceed)]
         return [Send(connection, message)]
@@ -586,7 +608,7 @@ class ChiefState:
         """
         member = self._member_at(connection)
         if member is None:
-            if self._stopping:
+            if self._stopping or self._is_between_phases:
                 return []
             return [_dismiss(connection)]
         member.seen_at = now
@@ -752,13 +774,14 @@ class ChiefState:
             self.phase = Phase.FINISHING
             self._leave_by = now + FINISH_WITHIN
             instructions += self._progress.report(step, self.active, now, last=True)
-            stop = self._send_all(messages.Stop())
+            stop = self._send_all(messages.Stop(again=self._may_continue))
             return [*instructions, *stop, *self._save_when_left(now)]
         if self._epochs.holds:
             return [*instructions, *self._end_epoch(step, now)]
         instructions += self._epochs.due(step, now, self._evaluated_epoch)
         every = self.spec.eval_steps
-        if every and step // every > before // every:
+        begin = self.spec.phase_begin
+        if every and (step - begin) // every > (before - begin) // every:
             self._evaluation_due = True
             return [*instructions, *self._save(Why.EVALUATION)]
         if self._saving.due(step, now):
@@ -877,7 +900,7 @@ class ChiefState:
             return [*instructions, *self._fail(reason)]
         if final and self._lending:
             instructions.append(Emit(self._lending.summary))
-        if final:
+        if final and not self._may_continue:
             instructions.append(Emit(TrainMade(run=self.spec.name, step=event.step)))
         if (final or self._evaluation_due) and not self._evaluating:
             self._evaluating_since = now
@@ -920,7 +943,9 @@ class ChiefState:
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         """Report and judge an evaluation; the last one ends the run."""
         self._evaluating = False
-        if failure := self._compare_program("the evaluation", event.program):
+        # The checkpoint with which this phase began is evaluated by the program of the one before.
+        is_of_phase = event.step > self.spec.phase_begin or not event.step
+        if is_of_phase and (failure := self._compare_program("the evaluation", event.program)):
             return failure
         instructions = [*self._report_evaluation(event), *self._report_epoch(event)]
         if event.called and event.called.error:
@@ -929,15 +954,9 @@ class ChiefState:
             return instructions
         if event.step != self._saving.step:
             return [*instructions, self._evaluate(self._saving.step, last=True)]
-        self.phase = Phase.ENDED
-        finished = TrainFinished(
-            run=self.spec.name,
-            step=event.step,
-            loss=self._progress.loss,
-            checkpoint=self._saving.path,
-            reason=self._ended_early,
-        )
-        return [*instructions, Emit(finished), Finish(DONE)]
+        if self._may_continue:
+            return [*instructions, FindPhase(event.step)]
+        return [*instructions, *self._finish()]
 
     def _report_epoch(self, event: EvaluationDone) -> list[Instruction]:
         """Report the epoch that ended with an evaluation, and let its workers continue."""
@@ -974,6 +993,39 @@ class ChiefState:
         return [Emit(evaluated), *self._judge.evaluated(evaluated)]
 
     # --- the end ---------------------------------------------------------------------------------
+    @property
+    def _may_continue(self) -> bool:
+        """Whether another phase may follow the present one."""
+        return bool(self.spec.phase_steps)
+
+    @property
+    def _is_between_phases(self) -> bool:
+        """Whether workers wait until it is known whether another phase follows."""
+        return self._may_continue and self.phase is Phase.FINISHING
+
+    def _phase_found(self, phase: TrainingPhase | None) -> list[Instruction]:
+        """Begin the next phase, if any: all processes execute the cell up to that call of `fit`."""
+        if phase is None:
+            return self._finish()
+        self.phase = Phase.ENDED
+        self._continues = True
+        return [BeginPhase(phase)]
+
+    def _finish(self) -> list[Instruction]:
+        """End the run, whose steps are made, saved and evaluated."""
+        self.phase = Phase.ENDED
+        finished = TrainFinished(
+            run=self.spec.name,
+            step=self._saving.step,
+            loss=self._progress.loss,
+            checkpoint=self._saving.path,
+            reason=self._ended_early,
+        )
+        leave = [
+            Send(connection, messages.Leave(reason="finished")) for connection in self._waiting
+        ]
+        return [Emit(finished), *leave, Finish(DONE)]
+
     @property
     def _ending(self) -> bool:
         """Whether no worker should train any more."""

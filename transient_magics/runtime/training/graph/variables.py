@@ -104,7 +104,7 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
         if spec.seed is not None:
             tf.set_random_seed(spec.seed)
         trainable.prepare()
-        ready = placement.ready_flag(spec.name)
+        ready = placement.ready_flag(spec.name, spec.phase_begin)
         with placement.placed("/job:ps/task:0", servers, spec.ps_shards):
             features = trainable.placeholders()
             sync = spec.mode == "sync"

@@ -106,7 +106,7 @@ def build(
     """
     tf = tensorflow()
 
-    ready = placement.ready_flag(spec.name)
+    ready = placement.ready_flag(spec.name, spec.phase_begin)
     alone = spec.alone and servers == 1
     wire = "fp32" if alone else spec.wire
     if alone:

@@ -410,6 +410,10 @@ class RegisteredModel:
         """Whether the mini-batch is counted in tokens, not in examples."""
         return bool(self._definition.problem.batch_size_means_tokens)
 
+    def continued(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
+        """Return all values: a registered model is trained in one phase."""
+        return values
+
     def fingerprint(self) -> dict[str, str]:
         """Return an empty fingerprint: all processes read the same files."""
         return {}

@@ -4,6 +4,9 @@ Every server of a run executes the cell. Where the cell calls `fit`, the call is
 cell ends there: the run trains the model, on all workers, with the data and for the epochs of that
 call. Keras's own functions split, weigh and batch the data, so that a batch is what it is under
 `fit`.
+
+A cell may call `fit` several times: each call is a phase (runtime/phases.py). Then the cell
+continues behind the calls of earlier phases, with the weights with which these ended.
 """
 
 from __future__ import annotations
@@ -30,7 +33,6 @@ from .structure import is_text
 _BATCH = 32
 """Keras's default, in examples."""
 _COUNTING_SECONDS = 60.0
-_TIMES = "A cell can train only once. Put the later fit into another cell."
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class Fit:
         The callbacks that a run calls (callbacks.py).
     keep_best
         The objective by which callbacks keep the best checkpoint (protocol/objective.py).
+    optimizer, trained
+        The optimizer with which the model was compiled, and the identities of the trained
+        variables once an earlier call has been completed.
+    optimizer_phase
+        The number of the call with which that optimizer began, from 0 on.
     """
 
     model: Any
@@ -69,6 +76,9 @@ class Fit:
     calls: tuple[tuple[int, str], ...] = ()
     callbacks: tuple[Any, ...] = ()
     keep_best: str = ""
+    optimizer: Any = None
+    trained: tuple[int, ...] = ()
+    optimizer_phase: int = 0
 
     @property
     def steps(self) -> int:
@@ -135,38 +145,112 @@ class Fit:
 
 
 class Recorder:
-    """Records the first call of `model.fit`, and ends the cell there."""
+    """Records the calls of `model.fit`: of a cell with several, the one of the present phase.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    passed
+        Completes an earlier call: takes what it declares and its number, from 1 on, and returns
+        its History. None: the first call is recorded.
+    earlier
+        The number of earlier calls.
+    expects
+        Whether to execute the whole cell, for the calls that will probably follow.
+    """
+
+    def __init__(
+        self,
+        passed: Callable[[Fit, int], Any] | None = None,
+        earlier: int = 0,
+        *,
+        expects: bool = False,
+    ) -> None:
         self.fit: Fit | None = None
+        """The call of the present phase; None if the cell ended before it."""
+        self.later: list[Fit] = []
+        """Calls that will probably follow."""
+        self.earlier: list[Fit] = []
+        self._passed = passed
+        self._earlier = earlier
+        self._expects = expects
 
-    def record(self, model: Any, *given: Any, **options: Any) -> None:
-        """Stand in for `keras.Model.fit`.
+    @property
+    def passing(self) -> bool:
+        """Whether the cell has called `fit`, and continues."""
+        return bool(self.earlier or self.fit)
+
+    def record(self, model: Any, *given: Any, **options: Any) -> Any:
+        """Stand in for `keras.Model.fit`, and return the History of an earlier call.
 
         Raises
         ------
         CellEnd
-            Always, after the call was recorded.
+            After the call of the present phase was recorded.
         DeclarationError
             For arguments that a run cannot take, or that Keras refuses as well.
         """
-        self.fit = recorded(model, *given, **options)
-        raise CellEnd
+        calls = [*self.earlier, *filter(None, [self.fit]), *self.later]
+        fit = recorded(model, *given, **options)
+        if calls:
+            fit = continued(fit, calls)
+        is_present = len(calls) == self._earlier
+        if is_present:
+            self.fit = fit
+        if self._passed is None or (is_present and not self._expects):
+            raise CellEnd
+        history = self._passed(fit, len(calls) + 1)
+        fit = replace(fit, trained=_trained(model))
+        if is_present:
+            self.fit = fit
+        elif len(calls) < self._earlier:
+            self.earlier.append(fit)
+        else:
+            self.later.append(fit)
+        return history
+
+
+def continued(fit: Fit, earlier: Sequence[Fit]) -> Fit:
+    """Return a later call of `fit`, with the first phase of its optimizer.
+
+    Raises DeclarationError for another model, or for layers that the optimizer does not train.
+    """
+    before = earlier[-1]
+    if not fit.steps:
+        raise DeclarationError(
+            "a later model.fit does not say how many steps an epoch has",
+            fix="Give it steps_per_epoch.",
+        )
+    if fit.model is not before.model:
+        raise DeclarationError(
+            "model.fit is called for a second model, and a run trains one",
+            fix="Put the later fit into another cell.",
+        )
+    if fit.optimizer is not before.optimizer:
+        return replace(fit, optimizer_phase=len(earlier))
+    if _trained(fit.model) != before.trained:
+        raise DeclarationError(
+            "trainable was changed after model.compile, which has no effect before another compile",
+            fix="Call model.compile again, above this fit.",
+        )
+    return replace(fit, optimizer_phase=before.optimizer_phase)
+
+
+def _trained(model: Any) -> tuple[int, ...]:
+    return tuple(id(variable) for variable in model.trainable_variables)
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[Recorder]:
+def recording(recorder: Recorder) -> Iterator[None]:
     """Replace `keras.Model.fit` by a recorder within the block."""
     kind: Any = importlib.import_module("keras").Model
     own = vars(kind).get("fit")
-    recorder = Recorder()
 
-    def fit(self: Any, *given: Any, **options: Any) -> None:
-        recorder.record(self, *given, **options)
+    def fit(self: Any, *given: Any, **options: Any) -> Any:
+        return recorder.record(self, *given, **options)
 
     kind.fit = fit
     try:
-        yield recorder
+        yield
     finally:
         if own is None:
             del kind.fit
@@ -240,41 +324,38 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         epochs=epochs,
         initial_epoch=begin,
         calls=_calls_of_cell(),
+        optimizer=model.optimizer,
         callbacks=callbacks,
         keep_best=keep_best,
     )
 
 
-def refuse_later_training(fit: Fit, source: str, names: Mapping[str, Any]) -> None:
-    """Raise DeclarationError if the cell would call `fit` more than once.
+def may_continue(fit: Fit, source: str, names: Mapping[str, Any]) -> bool:
+    """Return whether the cell may call `fit` once more.
 
-    `source` is the cell, and `names` are those that it had defined when it called `fit` first.
+    `source` is the cell, and `names` are those that it had defined when it called `fit`.
     """
     if not fit.calls:
-        return
+        return False
     keras = importlib.import_module("keras")
-    tree = ast.parse(source)
     lines = [line for line, _ in fit.calls]
     functions = {name for _, name in fit.calls}
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.For | ast.While | ast.ListComp) and any(
             _within(node, line) for line in lines
         ):
-            raise DeclarationError("model.fit is called in a loop", fix=_TIMES)
-        if not isinstance(node, ast.Call) or any(_within(node, line) for line in lines):
+            return True
+        if not isinstance(node, ast.Call) or node.lineno <= lines[-1]:
             continue
-        if isinstance(node.func, ast.Name):
-            again = node.func.id in functions
-        elif isinstance(node.func, ast.Attribute) and node.func.attr == "fit":
+        if isinstance(node.func, ast.Name) and node.func.id in functions:
+            return True
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "fit":
             receiver = node.func.value
-            model = names.get(receiver.id) if isinstance(receiver, ast.Name) else None
-            again = isinstance(model, keras.Model)
-        else:
-            again = False
-        if again and node.lineno > lines[-1]:
-            raise DeclarationError(
-                f"model.fit is called a second time (line {node.lineno})", fix=_TIMES
-            )
+            if not isinstance(receiver, ast.Name) or receiver.id not in names:
+                return True
+            if isinstance(names[receiver.id], keras.Model):
+                return True
+    return False
 
 
 def _within(node: ast.stmt | ast.expr, line: int) -> bool:

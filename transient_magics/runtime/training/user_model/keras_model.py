@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -52,7 +52,9 @@ def _loops_of_tensorflow_2() -> Iterator[None]:
 class KerasModel:
     """A Keras model as a model_fn. Create it outside of any graph."""
 
-    def __init__(self, model: Any, data: Data, uneven: bool = False) -> None:
+    def __init__(
+        self, model: Any, data: Data, uneven: bool = False, optimizer_begin: int = 0
+    ) -> None:
         """Build the model for these data.
 
         Parameters
@@ -63,48 +65,21 @@ class KerasModel:
             The examples that it is built for.
         uneven
             Whether workers may have mini-batches of different sizes.
+        optimizer_begin
+            The step of the run with which its optimizer began.
 
         Raises
         ------
         DeclarationError
             For a model that a run cannot train.
         """
-        self._keras = keras = importlib.import_module("keras")
-        if not isinstance(model, keras.Model):
-            kind = f"{type(model).__module__}.{type(model).__qualname__}"
-            if kind.startswith("tf_keras"):
-                fix = "Create it with keras (Keras 3), not tf_keras."
-            else:
-                fix = ""
-            raise DeclarationError(f"the cell's model is not a Keras model, but a {kind}", fix=fix)
-        if not model.compiled:
-            raise DeclarationError(
-                "the cell's model is not compiled",
-                fix="Call model.compile(optimizer=..., loss=...).",
-            )
-        refuse_model(model)
+        self._keras = importlib.import_module("keras")
+        check_model(model)
         self.model = model
-        self._optimizer = KerasOptimizer(model.optimizer)
-        features, labels, weights = data.structured(data.example(_EXAMPLES))
-        self.example = features
-        # The first use creates weights and metrics.
-        outputs = self._outputs(features, training=False)
-        count = len(keras.tree.flatten(outputs))
-        if count == _EXAMPLES:
-            # Keras would distribute the rows of the labels over as many outputs.
-            features, labels, weights = data.structured(data.example(count + 1))
-            outputs = self._outputs(features, training=False)
-        loss = model._compute_loss(features, labels, outputs, weights, training=False)
-        model.compute_metrics(features, labels, outputs, weights)
+        self._optimizer_begin = optimizer_begin
+        self._optimizer = KerasOptimizer(model.optimizer, optimizer_begin)
+        self.example, _, update = build_model(model, data)
         refuse_parts(model, uneven)
-        model.reset_metrics()
-
-        def update() -> None:
-            if getattr(model._compile_loss, "metrics", None):  # those of several outputs
-                model._compute_loss(features, labels, outputs, weights, training=False)
-            model._loss_tracker.update_state(loss, sample_weight=2)
-            model.compute_metrics(features, labels, outputs, weights)
-
         self.metrics = TrainingMetrics(model, update)
         seed_generator = importlib.import_module("keras.src.random.seed_generator")
         self._seed = seed_generator.global_seed_generator().state
@@ -140,7 +115,7 @@ class KerasModel:
         ]
         counted = [(variable, state.read_value()) for variable, state in states]
         with self._scope([*values, *(counted or self._unused(tf))]) as scope:
-            outputs = self._outputs(features, training)
+            outputs = _outputs(model, features, training)
             if mode == "infer":
                 if isinstance(outputs, list | tuple):
                     outputs = self._named(outputs)
@@ -176,19 +151,17 @@ class KerasModel:
             }
         return {"loss": loss, "eval_metric_ops": metrics}
 
+    @property
+    def weight_names(self) -> list[str]:
+        """The names of the model's weights in a graph and in checkpoints, in order."""
+        return list(self._names.values())
+
     def load(self, prefix: str, step: int) -> None:
         """Set the weights of the Keras model to those of a checkpoint, and its optimizer's step."""
         reader = tensorflow().train.load_checkpoint(prefix)
         for weight in self.model.weights:
             weight.assign(reader.get_tensor(self._names[id(weight)]))
-        self.model.optimizer.iterations.assign(step)
-
-    def _outputs(self, features: Any, training: bool) -> Any:
-        """Call the model as Keras does: some models have no parameter `training`."""
-        model = self.model
-        if model._call_has_training_arg:
-            return model(features, training=training)
-        return model(features)
+        self.model.optimizer.iterations.assign(step - self._optimizer_begin)
 
     def _named(self, outputs: Sequence[Any]) -> Any:
         """Return several outputs by their names, which subclassed models do not have."""
@@ -260,6 +233,59 @@ class KerasModel:
         )
 
 
+def check_model(model: Any) -> None:
+    """Raise DeclarationError if a run cannot train the cell's model."""
+    keras = importlib.import_module("keras")
+    if not isinstance(model, keras.Model):
+        kind = f"{type(model).__module__}.{type(model).__qualname__}"
+        if kind.startswith("tf_keras"):
+            fix = "Create it with keras (Keras 3), not tf_keras."
+        else:
+            fix = ""
+        raise DeclarationError(f"the cell's model is not a Keras model, but a {kind}", fix=fix)
+    if not model.compiled:
+        raise DeclarationError(
+            "the cell's model is not compiled",
+            fix="Call model.compile(optimizer=..., loss=...).",
+        )
+    refuse_model(model)
+
+
+def build_model(model: Any, data: Data) -> tuple[Any, list[str], Callable[[], None]]:
+    """Use a compiled model once, on examples of zeros, which creates its weights and metrics.
+
+    Returns the features of these examples, the names of the metrics, and a function that adds the
+    examples to all metrics.
+    """
+    keras = importlib.import_module("keras")
+    features, labels, weights = data.structured(data.example(_EXAMPLES))
+    example = features
+    outputs = _outputs(model, features, training=False)
+    count = len(keras.tree.flatten(outputs))
+    if count == _EXAMPLES:
+        # Keras would distribute the rows of the labels over as many outputs.
+        features, labels, weights = data.structured(data.example(count + 1))
+        outputs = _outputs(model, features, training=False)
+    loss = model._compute_loss(features, labels, outputs, weights, training=False)
+    names = list(model.compute_metrics(features, labels, outputs, weights))
+    model.reset_metrics()
+
+    def update() -> None:
+        if getattr(model._compile_loss, "metrics", None):  # those of several outputs
+            model._compute_loss(features, labels, outputs, weights, training=False)
+        model._loss_tracker.update_state(loss, sample_weight=2)
+        model.compute_metrics(features, labels, outputs, weights)
+
+    return example, names, update
+
+
+def _outputs(model: Any, features: Any, training: bool) -> Any:
+    """Call the model as Keras does: some models have no parameter `training`."""
+    if model._call_has_training_arg:
+        return model(features, training=training)
+    return model(features)
+
+
 # Features of Keras without effect in a run, or with another one, are refused by name, never
 # ignored.
 #
@@ -268,20 +294,24 @@ class KerasModel:
 
 
 @contextlib.contextmanager
-def declared_only(folder: RunFolder) -> Iterator[Recorder]:
-    """Let the cell define Keras models, and record its call of `fit` instead of training.
+def declared_only(folder: RunFolder, recorder: Recorder) -> Iterator[None]:
+    """Let the cell define Keras models, and record its calls of `fit` instead of training.
 
     Every process of a run executes the cell: each would train a copy and discard it. Arguments of
-    `compile` that have no effect in a run are refused.
+    `compile` that have no effect in a run are refused. After an earlier call of `fit`, the cell may
+    evaluate the model: its weights are those with which that phase ended.
     """
     if not _may_use_keras(folder):
-        yield Recorder()
+        yield
         return
     kind: Any = importlib.import_module("keras").Model
     compiled = kind.compile
+    evaluate = kind.evaluate
 
     def refused(name: str) -> Any:
-        def method(self: Any, *_: Any, **__: Any) -> Any:
+        def method(self: Any, *given: Any, **options: Any) -> Any:
+            if name == "evaluate" and recorder.passing:
+                return evaluate(self, *given, **options)
             raise DeclarationError(
                 f"model.{name} in a cell would run separately in every process",
                 fix="Move it after model.fit, or remove it: the run trains and evaluates model.",
@@ -299,8 +329,8 @@ def declared_only(folder: RunFolder) -> Iterator[Recorder]:
         setattr(kind, name, refused(name))
     kind.compile = compile_
     try:
-        with recording() as recorder:
-            yield recorder
+        with recording(recorder):
+            yield
     finally:
         for name, method in own.items():
             if method is None:

@@ -40,6 +40,8 @@ class KerasOptimizer:
     ----------
     optimizer
         The optimizer of a compiled model.
+    begin
+        The step of the run with which the optimizer began.
 
     Raises
     ------
@@ -47,8 +49,9 @@ class KerasOptimizer:
         If parameter servers cannot apply it.
     """
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, begin: int = 0) -> None:
         self._optimizer = optimizer
+        self._first_step = begin
         # Attributes rather than get_config, which a schedule of the user need not have.
         self._config = {
             name: getattr(optimizer, name, None)
@@ -107,10 +110,10 @@ class KerasOptimizer:
     def parts(self) -> Mapping[str, Any]:
         """Return the optimizer's part of a model_fn's answer (trainable.py).
 
-        A schedule follows the global step.
+        A schedule follows the optimizer's own steps.
         """
         tf = tensorflow()
-        step = tf.train.get_or_create_global_step().read_value()
+        step = tf.train.get_or_create_global_step().read_value() - self._first_step
         with self._at(step):
             rate = tf.convert_to_tensor(self._optimizer.learning_rate)
         return {

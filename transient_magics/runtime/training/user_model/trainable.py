@@ -33,21 +33,24 @@ import contextlib
 import inspect
 import operator
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....errors import DeclarationError, TrainingError
+from ....errors import DeclarationError, TrainingError, TransientError
+from ....protocol.fit_calls import last_fit
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
+from ...phases import Phase, Phases
 from ...tf.graph_mode import tensorflow
 from ..reproducibility import VOCABULARIES, Generators, fingerprint_examples, seeded
 from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, ServingGraph, Texts
 from ..usercode import run_program
 from . import preprocessing
 from .data import Data, keep_as_constants
-from .fit import refuse_later_training
-from .keras_model import declared_only, refuse_callbacks
+from .fit import Fit, Recorder, may_continue
+from .keras_model import build_model, check_model, declared_only, refuse_callbacks
+from .replay import Ending, Replay
 from .structure import is_text, leaves, name_of, read_arrays, unique, write_arrays
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ _ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_m
 _OF_KERAS = ("training_metrics",)
 """Keys of the answer of a Keras model alone."""
 _BATCH = 32
+_STEP = "global_step"
 _REQUIRED = (
     "Without --model, call fit of a compiled Keras model; or define input_fn(mode), and model "
     "(a compiled Keras model) or model_fn(features, labels, mode)."
@@ -66,20 +70,54 @@ _REQUIRED = (
 class OwnModel:
     """The Trainable that a cell defines."""
 
-    def __init__(self, folder: RunFolder, spec: RunSpec) -> None:
-        """Run the cell. Raises CellError, DeclarationError or TrainingError."""
-        os.environ["KERAS_BACKEND"] = "tensorflow"
-        keep_as_constants()
-        preprocessing.repeat_in_graphs()
-        with declared_only(folder) as recorder:
+    def __init__(self, folder: RunFolder, spec: RunSpec, step: int | None = None) -> None:
+        """Run the cell.
+
+        Parameters
+        ----------
+        folder, spec
+            The run's folder and declaration.
+        step
+            The step of a checkpoint, whose phase is built (None: the present one).
+
+        Raises
+        ------
+        CellError, DeclarationError, TrainingError
+            For an error of the cell, or a model that a run cannot train.
+        """
+        _prepare_keras()
+        later = Phases(folder).until(step)
+        recorder = Recorder(_replay(folder, spec, later), len(later))
+        with declared_only(folder, recorder):
             module = run_program(folder, spec)
         self.fit = fit = recorder.fit
+        begins = [0, *(phase.begin for phase in later)]
+        optimizer_begin = 0
+        self.begin = begins[-1]
+        """The step at which its phase began."""
+        self._keeps_optimizer = True
+        self.continues = False
+        """Whether the cell may call `fit` once more."""
+        if recorder.earlier and not fit:
+            raise DeclarationError(
+                "the cell calls model.fit less often than before",
+                fix="Let nothing that differs between processes decide how often.",
+            )
         batch = _batch_size(getattr(module, "batch_size", None))
         model_fn = getattr(module, "model_fn", None)
         model = getattr(module, "model", None)
         input_fn = getattr(module, "input_fn", None)
         if fit:
-            refuse_later_training(fit, folder.cell.read_text(encoding="utf-8"), vars(module))
+            optimizer_begin = begins[fit.optimizer_phase]
+            self._keeps_optimizer = fit.optimizer_phase < len(later)
+            source = folder.cell.read_text(encoding="utf-8")
+            self.continues = may_continue(fit, source, vars(module))
+            if self.continues and not spec.check:
+                raise DeclarationError(
+                    "the cell may call model.fit several times, and only the check of a run counts "
+                    "the phases",
+                    fix="Leave --no-check out.",
+                )
             if callable(input_fn) or callable(model_fn):
                 raise DeclarationError(
                     "the cell calls model.fit and defines input_fn or model_fn",
@@ -118,9 +156,10 @@ class OwnModel:
             stored = folder.checkpoints / preprocessing.FILE
             if stored.exists():
                 preprocessing.restore(model, read_arrays(stored))
-            self._model_fn = self.keras_model = KerasModel(
-                model, self._data, spec.batching != "uniform"
+            self.keras_model = KerasModel(
+                model, self._data, spec.batching != "uniform", optimizer_begin
             )
+            self._model_fn = self.keras_model
             self.learned = preprocessing.learned(model)
 
     def prepare(self) -> None:
@@ -138,6 +177,23 @@ class OwnModel:
         if self.learned:
             checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_arrays(checkpoints / preprocessing.FILE, self.learned)
+
+    def continued(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the checkpoint of `step` with which variables continue.
+
+        As a phase begins, its weights are those that the cell has given to the model. A new
+        optimizer begins without states.
+        """
+        import numpy
+
+        if step > self.begin or not self.begin or self.keras_model is None:
+            return values
+        weights = self.keras_model.weight_names
+        kept: dict[str, Any] = {}
+        if self._keeps_optimizer:
+            kept = {name: value for name, value in values.items() if name not in weights}
+        step_value = numpy.asarray(self.begin, values[_STEP].dtype)
+        return {**kept, _STEP: step_value}
 
     def has_records(self) -> bool:
         """Return True: every VM calls input_fn."""
@@ -294,6 +350,69 @@ class OwnModel:
         if missing := [name for name in needed if answer.get(name) is None]:
             raise TrainingError(f"model_fn must return {missing[0]!r}", where=where, fix=fix)
         return answer
+
+
+def expected_calls(
+    folder: RunFolder, spec: RunSpec, later: Sequence[Phase] = (), ending: Ending | None = None
+) -> tuple[list[Fit], str]:
+    """Execute the whole cell, and return the calls of `fit` that are left.
+
+    Parameters
+    ----------
+    folder, spec
+        The run's folder and declaration.
+    later
+        The phases that have begun after the first.
+    ending
+        The present phase, if it has ended. None: the first phase has not begun.
+
+    Returns
+    -------
+    list of Fit, str
+        The first call is the next one of the run. The others are expected, with untrained weights;
+        the text says why the cell could not be executed to its end, if so.
+
+    Raises
+    ------
+    CellError, DeclarationError
+        For an error of the cell before its next call, and for a call that a run cannot train.
+    """
+    _prepare_keras()
+    ended = len(later) + (ending is not None)
+    recorder = Recorder(_replay(folder, spec, later, ending), ended, expects=True)
+    left = ""
+    try:
+        with declared_only(folder, recorder):
+            run_program(folder, spec, last_fit)
+    except TransientError as error:
+        if recorder.fit is None or isinstance(error.__cause__, DeclarationError):
+            raise
+        left = str(error)
+    return [*filter(None, [recorder.fit]), *recorder.later], left
+
+
+def _replay(
+    folder: RunFolder, spec: RunSpec, later: Sequence[Phase], ending: Ending | None = None
+) -> Replay:
+    def build(fit: Fit) -> Iterable[str]:
+        check_model(fit.model)
+        stored = folder.checkpoints / preprocessing.FILE
+        if stored.exists():
+            preprocessing.restore(fit.model, read_arrays(stored))
+        if spec.mode == "sync" and spec.workers > 1:
+            fit = fit.shared(spec.workers)
+        inputs = [tensor.shape for tensor in getattr(fit.model, "inputs", None) or ()]
+        data = Data(fit.input_fn, inputs, fit.batch_size, fit.batched, labelled=False)
+        _, metrics, _ = build_model(fit.model, data)
+        return metrics
+
+    return Replay(folder, later, build, ending)
+
+
+def _prepare_keras() -> None:
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    keep_as_constants()
+    preprocessing.repeat_in_graphs()
 
 
 def _rows(values: Mapping[str, Any]) -> Any:
