@@ -196,6 +196,11 @@ REFUSED = {
         "a generator that does not end within 1 GiB. Give steps_per_epoch",
         LINE + 1,
     ),
+    "a ragged tensor": (
+        "model.fit(tf.ragged.constant([[1.0], [1.0, 2.0]] * 500), y)\n",
+        "model.fit has 'inputs' as a RaggedTensor",
+        LINE,
+    ),
     "no labels": ("model.fit(x)\n", "features without labels", LINE),
     "a callback of batches": (
         "class Mine(keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs=None):\n        pass\n"

@@ -656,15 +656,17 @@ def checked_spec(spec: Any, least: int = 2) -> tuple[Any, ...]:
         raise wrong(f"its dataset's examples have {count} parts")
     for part, structure in zip(PARTS, spec, strict=False):
         for path, value in leaves(structure):
-            refuse(part, path, value, "its dataset has")
+            refuse(part, path, value, "input_fn: its dataset has")
     return spec
 
 
-def refuse(part: str, path: tuple[Any, ...], value: Any, source: str = "it returns") -> None:
+def refuse(
+    part: str, path: tuple[Any, ...], value: Any, source: str = "input_fn: it returns"
+) -> None:
     """Raise TrainingError for a value of an unsupported type."""
     if found := _called(value, _LEAVES):
         name = name_of(part, path)
-        raise TrainingError(f"input_fn: {source} {name!r} as {found[0]}", fix=found[1])
+        raise TrainingError(f"{source} {name!r} as {found[0]}", fix=found[1])
 
 
 def as_array(part: str, path: tuple[Any, ...], value: Any) -> Any:

@@ -22,13 +22,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ....errors import DeclarationError
+from ....errors import DeclarationError, TrainingError
 from ....protocol.run import FitDeclaration
 from ..usercode import CellEnd, is_of_cell
 from . import reading
 from .callbacks import best_objective, called, monitors_validation
+from .data import refuse
 from .generators import MOST_BYTES, Replayed
-from .structure import is_text
+from .structure import PARTS, is_text, leaves
 
 _BATCH = 32
 """Keras's default, in examples."""
@@ -294,6 +295,7 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         limited=call["steps_per_epoch"] is not None,
     )
     _refuse_unlabelled(model, training)
+    _refuse_values(training)
     if validation is not None:
         validation = _validation(validation, call["validation_steps"])
         if batch_size is not None and reading.is_dataset(validation):
@@ -430,7 +432,7 @@ def _examples(
         parts = [x, y, weights]
         while parts[-1] is None:
             parts.pop()
-        return tuple(parts), size, math.ceil(len(first) / size)
+        return tuple(parts), size, math.ceil(int(first.shape[0]) / size)
     own_epochs = isinstance(x, importlib.import_module("keras").utils.PyDataset) and name == "x"
     if own_epochs:
         # Threads and processes of an epoch that is not read to its end would not stop.
@@ -496,6 +498,17 @@ def _count_generator(elements: Replayed, name: str) -> int:
         f"{name} of model.fit is a generator that does not end within {MOST_BYTES >> 30} GiB",
         fix=f"Give {option} to model.fit.",
     )
+
+
+def _refuse_values(examples: Any) -> None:
+    """Raise DeclarationError for values of a type that workers cannot read, such as ragged ones."""
+    parts = examples.element_spec if reading.is_dataset(examples) else examples
+    for part, structure in zip(PARTS, parts, strict=False):
+        for path, value in leaves(structure):
+            try:
+                refuse(part, path, value, "model.fit has")
+            except TrainingError as error:
+                raise DeclarationError(error.what, fix=error.fix) from None
 
 
 def _refuse_unlabelled(model: Any, training: Any) -> None:
