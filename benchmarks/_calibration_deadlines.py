@@ -74,10 +74,10 @@ def bounds(vms: int, measured: float, rng: np.random.Generator) -> Trial:
     for number in range(vms):
         known = known.joined(f"vm-{number}", 100.0)
     machines = f"v100x{vms}"
-    known = known.told(0.0, 0, machines)
+    known = known.progressed(0.0, 0, machines)
     for place, value in enumerate(past):
         step += 1000 * math.exp(value + here) * REPORT
-        known = known.told((place + 1) * REPORT, round(step), machines)
+        known = known.progressed((place + 1) * REPORT, round(step), machines)
     speeds = Speeds(known.blocks, 0.95)
     least, mean = speeds.least({"v100": vms}), speeds.mean({"v100": vms})
     came = math.exp(drawn[-1] + there)
@@ -160,7 +160,7 @@ def dollars(deadline: float, rng: np.random.Generator) -> Trial | None:
     try:
         plan = deadline_cost(
             choice, known, steps, deadline, seed=int(rng.integers(2**31)), runs=PLANNED, others=()
-        ).wanted
+        ).requested
     except PlanError:
         return None
     came = paid(choice, workload, steps, deadline, world, world.run_effect(rng), rng)

@@ -122,12 +122,14 @@ def step_rate(run: Run, since: float, until: float) -> float:
 
 def all_in(cluster: Cluster, workers: int) -> None:
     """Wait until that many workers take part."""
-    cluster.follow(lambda state: bool(state.active_run and len(state.active_run.workers) >= workers), 180)
+    cluster.follow(
+        lambda state: bool(state.current_or_next_run and len(state.current_or_next_run.workers) >= workers), 180
+    )
 
 
 def revoke_one(cluster: Cluster) -> str:
     """Have a worker revoked, with its notice, of those whose VMs are not on their way out; its name."""
-    state = cluster.follow(lambda state: bool(_able(state)) or state.active_run is None, 180)
+    state = cluster.follow(lambda state: bool(_able(state)) or state.current_or_next_run is None, 180)
     if state is None or not _able(state):
         raise SystemExit("no worker trains that could be revoked")
     lost = _able(state)[0]
@@ -137,7 +139,7 @@ def revoke_one(cluster: Cluster) -> str:
 
 
 def _able(state: ClusterState) -> list[str]:
-    active = state.active_run
+    active = state.current_or_next_run
     return [name for name in sorted(active.workers) if state.vms[name].state == "ready"] if active else []
 
 

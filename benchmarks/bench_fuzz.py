@@ -201,7 +201,7 @@ def of_a_vm(line: bytes) -> None:
             named_well(event)
             for number in filter(lambda each: isinstance(each, int | float), event.values.values()):
                 assert math.isfinite(number), "no number to reckon with"
-            vm_events.told(event)
+            vm_events.line_fields(event)
 
 
 def of_work(line: bytes) -> None:
@@ -397,11 +397,15 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "1: any event decides for the controller": (RUN, without(vm_events, "_OF_CHIEF", events.kinds())),
     "1: events of another run": (
         RUN,
-        without(vm_events, "from_chief", lambda line, _, *when: events.taken(line, vm_events._OF_CHIEF, "a VM", *when)),
+        without(
+            vm_events,
+            "from_chief",
+            lambda line, _, *when: events.read_foreign(line, vm_events._OF_CHIEF, "a VM", *when),
+        ),
     ),
     "1: events of another job": (
         "lines of jobs and of Dask",
-        without(vm_events, "from_job", lambda line, *_: events.taken(line, _OF_JOB, "a VM", NOW, NOW)),
+        without(vm_events, "from_job", lambda line, *_: events.read_foreign(line, _OF_JOB, "a VM", NOW, NOW)),
     ),
     "1: moments of another age": (RUN, without(events, "_DAY", 2**80)),
     "2: names of runs that lead elsewhere": ("lines of a journal", without(checks, "_NAME", ANYTHING)),

@@ -228,7 +228,9 @@ def cluster(workers: int, seconds: float) -> None:
         devices(run.profile(home / "step.json"))
         declared.revoke("worker-0")
         began = time.monotonic()
-        declared.follow(lambda state: bool(state.active_run and "worker-0" not in state.active_run.workers), 120)
+        declared.follow(
+            lambda state: bool(state.current_or_next_run and "worker-0" not in state.current_or_next_run.workers), 120
+        )
         all_in(declared, workers)
         say("revoked, until all step again", time.monotonic() - began, "s", more=last_start(run, f"worker-{workers}"))
         run.reach(run.state.step + 200, 300)

@@ -200,7 +200,9 @@ def way_in_with_data(size: int, samples: int, *, whole: bool) -> None:
             cluster, source=heavy_cell(size >> 20, whole=whole), pace_seconds=PACE, model=model,
             hparams_set=hparams_set, problem=problem,
         )  # fmt: skip
-        cluster.follow(lambda state: bool(state.active_run and len(state.active_run.workers) == 2), 900)
+        cluster.follow(
+            lambda state: bool(state.current_or_next_run and len(state.current_or_next_run.workers) == 2), 900
+        )
         graphs = vm_home(cluster, "ps-0") / "transient" / "runs" / run.name / "graphs"
         _when(lambda: bool(list(graphs.glob("cpu*.graph"))))
         ways = [replaced(cluster, f"worker-{number}", f"worker-{number + 2}") for number in range(samples)]
@@ -245,7 +247,9 @@ def first_gradient(run: Run, worker: str) -> str:
 
 
 def _left(cluster: Cluster, worker: str) -> None:
-    cluster.follow(lambda state: bool(state.active_run and worker not in state.active_run.workers), 60)
+    cluster.follow(
+        lambda state: bool(state.current_or_next_run and worker not in state.current_or_next_run.workers), 60
+    )
 
 
 def _when(condition: Callable[[], bool]) -> float:
@@ -314,7 +318,9 @@ def kill(cluster: Cluster, worker: str, starts: Counter[str]) -> None:
 
 
 def _numbers(state: ClusterState) -> set[int]:
-    return {worker.number for worker in state.active_run.workers.values()} if state.active_run else set()
+    return (
+        {worker.number for worker in state.current_or_next_run.workers.values()} if state.current_or_next_run else set()
+    )
 
 
 def moved(cluster: Cluster, run: Run, zone: str) -> dict[str, float]:
@@ -324,7 +330,7 @@ def moved(cluster: Cluster, run: Run, zone: str) -> dict[str, float]:
     old = {vm.name for vm in cluster.state.serving}
 
     def over(state: ClusterState) -> bool:
-        run_now = state.active_run
+        run_now = state.current_or_next_run
         workers = {vm.name for vm in state.serving if vm.role == "worker"}
         return bool(state.relocation is None and run_now and not workers & old and workers <= set(run_now.workers))
 
@@ -428,7 +434,7 @@ def leaks(options: argparse.Namespace) -> None:
         speed, first = rate_of_all(run, 20), held(server)
         seen = len(cluster.events("worker.joined"))
         while (joined := len(cluster.events("worker.joined")) - seen) < joins:
-            state = cluster.state.active_run
+            state = cluster.state.current_or_next_run
             assert state
             oldest = min(state.workers.values(), key=lambda worker: worker.number, default=None)
             if oldest and len(state.workers) == 3:

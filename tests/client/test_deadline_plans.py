@@ -45,7 +45,7 @@ def test_a_later_deadline_costs_less_and_courses_are_in_time(within_20h: Plan) -
     dollars = [point.dollars for point in told.curve]
     assert all(later <= 1.03 * earlier for earlier, later in pairwise(dollars))
     assert dollars[-1] < 0.9 * dollars[0]
-    assert told.wanted.hours == 20
+    assert told.requested.hours == 20
     for point in told.curve:
         assert point.low <= point.dollars <= point.high
         assert point.done_low <= point.done <= point.done_high
@@ -103,7 +103,7 @@ def test_it_is_simulated_on_measured_availability_that_is_named(tmp_path: Path) 
     none, all_of_it = (planned("20h", availability=str(file)) for file in (scarce, plenty))
     assert none.deadline
     assert all_of_it.deadline
-    assert none.deadline.wanted.dollars > 1.5 * all_of_it.deadline.wanted.dollars
+    assert none.deadline.requested.dollars > 1.5 * all_of_it.deadline.requested.dollars
     assert "plenty.csv says of 4 VMs: an example" in str(all_of_it)
     scarce.write_text(HEADER + "a,k80,1,0,1\na,k80,1,900000,\n", encoding="utf-8")
     few = planned("20h", availability=str(scarce))

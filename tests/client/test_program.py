@@ -19,7 +19,7 @@ import pytest
 
 from transient_magics import client
 from transient_magics.cli.program import main
-from transient_magics.journal.lock import LOCK, held
+from transient_magics.journal.lock import LOCK, is_locked
 
 PROGRAM = [sys.executable, "-m", "transient_magics.cli.program"]
 
@@ -188,7 +188,7 @@ def a_dead_controller_is_reported_and_another_one_started(cluster: client.Cluste
         assert not reports.match(said("cluster", *words))
         wait_until((cluster.directory / LOCK).read_text)  # it is locked first, and written then
         os.kill(int((cluster.directory / LOCK).read_text(encoding="utf-8")), signal.SIGKILL)
-        wait_until(lambda: not held(cluster.directory))
+        wait_until(lambda: not is_locked(cluster.directory))
         with (cluster.directory / "journal.jsonl").open("ab") as journal:
             journal.write(bytes(100) + b"\n")  # as a power cut leaves one
         assert reports.match(said("cluster", *words))

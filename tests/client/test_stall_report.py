@@ -99,7 +99,7 @@ def test_a_vm_counts_as_the_machine_that_it_was_when_it_was_measured(since: floa
 def test_of_few_repeats_it_says_that_more_are_needed_and_advises_nothing() -> None:
     found = report(*measured(told([step(network=0.05)] * 2, WORKERS, noise=0.01)))
     assert found.notes == ("Three repeats are needed before anything is claimed.",)
-    assert "stands out of the noise" not in str(found)
+    assert "larger than the noise" not in str(found)
     drawn = stalls_html(found)
     assert "Three repeats are needed" in drawn
     assert drawn.count("<b>") == 1, "its name alone"

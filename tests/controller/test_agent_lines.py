@@ -204,7 +204,7 @@ def test_the_notice_of_a_preemption_is_a_vms_own_word_and_it_is_held_to_it(clust
         noticed = time.time() - 3600
         vms = {name: replace(vm, noticed_at=noticed) for name, vm in recorder.state.vms.items()}
         recorder.state = replace(recorder.state, vms=vms)
-        for decision in decide(Situation(200.0, recorder.state, ahead=time.time() - 200.0)):
+        for decision in decide(Situation(200.0, recorder.state, clock_ahead=time.time() - 200.0)):
             if isinstance(decision, DeleteVm) and "still running" in decision.reason:
                 fleet.delete(recorder.state.vms[decision.vm], decision.reason)
         assert ("delete worker-0" in asked) == (model == "spot")

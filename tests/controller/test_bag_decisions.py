@@ -131,7 +131,7 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
     state = state_of(*dask(1), *COMPUTED)
     bag = state.of(DeclaredBag)["bag-1"]
     assert (bag.phase, bag.dasks, len(bag.state.counted)) == ("running", ("bag-1-1",), 2)
-    assert state.needs_workers_alone
+    assert state.has_work_without_servers
     assert state.active(DeclaredBag) == [bag]
     assert bag.reported_at == 10 * 10**9 + 10**9
     with pytest.raises(JournalError, match="unknown job 7"):

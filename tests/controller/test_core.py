@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,17 @@ def test_a_cluster_is_ready_once_every_declared_vm_answers_whatever_else_there_i
     assert ReportReady(2) not in story.decisions()
 
 
+def test_a_surplus_worker_does_not_count_for_a_parameter_server_that_is_not_ready() -> None:
+    story = Story(3)
+    story.carry_out(story.decisions())
+    for vm in ("worker-0", "worker-1", "worker-2"):
+        story.happens(events.VmRunning(vm=vm, address="10.128.0.2"), events.VmReady(vm=vm))
+    assert story.state.spec
+    fewer = replace(story.state.spec, groups=(WorkerGroup("k80", 2),))
+    story.happens(events.ClusterResized(spec=fewer.to_dict()))
+    assert [type(decision) for decision in story.decisions()] == [DeleteVm], "and it is not ready"
+
+
 def test_a_vm_that_answers_no_more_is_given_up_and_one_that_only_said_it_would_be_taken() -> None:
     story = Story().all_ready()
     assert story.decisions(silent=["worker-0"]) == [DeleteVm("worker-0", "it does not answer")]
@@ -104,7 +116,7 @@ def test_a_vm_that_answers_no_more_is_given_up_and_one_that_only_said_it_would_b
     assert not [each for each in story.decisions() if isinstance(each, DeleteVm)]
     still = DeleteVm("worker-1", "still running 5 min after its preemption notice")
     assert still in story.after(1).decisions()
-    assert still not in story.decisions(ahead=-60.0), "by the clock by which the notice is dated"
+    assert still not in story.decisions(clock_ahead=-60.0), "by the clock by which the notice is dated"
     story.happens(
         events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}),
         events.ClusterDeleting(reason="asked by the user"),
@@ -252,7 +264,7 @@ def test_the_chief_saves_before_the_end() -> None:
     story = Story(max_seconds=3600.0).all_ready()
     story.happens(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}))
     assert any(isinstance(each, SaveAhead) for each in story.after(3100).decisions())
-    assert not story.decisions(saved_ahead=True)
+    assert not story.decisions(save_requested=True)
 
 
 def test_an_idle_cluster_sends_its_workers_home_and_then_ends() -> None:

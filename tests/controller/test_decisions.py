@@ -14,8 +14,8 @@ from transient_magics.controller.decisions.core import (
     RequestVm,
     SaveAhead,
     Situation,
-    idle_seconds,
     places_now,
+    unused_seconds,
 )
 from transient_magics.journal import bill, events
 from transient_magics.protocol.space import parse_space
@@ -230,7 +230,7 @@ def test_a_resize_numbers_places_so_that_whoever_fits_stays_where_it_is() -> Non
 
 
 def test_idle_workers_go_home_at_the_second_and_the_rest_twice_as_late() -> None:
-    assert idle_seconds(Situation(START + 9, Story().state)) == 0.0, "it is not ready yet"
+    assert unused_seconds(Situation(START + 9, Story().state)) == 0.0, "it is not ready yet"
     story = workers(WorkerGroup("k80", 2), idle_seconds=600.0)
     assert story.after(599.9).decisions() == []
     story.now = START + 600
@@ -286,7 +286,7 @@ def test_the_chief_saves_so_long_before_the_end_and_once(hours: float, ahead: fl
     assert story.after(hours * 3600 - ahead - 0.1).decisions() == []
     story.now = START + hours * 3600 - ahead
     assert story.decisions() == [SaveAhead(ahead)]
-    assert story.decisions(saved_ahead=True) == []
+    assert story.decisions(save_requested=True) == []
     story.happens(events.VmRevoked(vm="worker-0", signal="api"))
     assert story.decisions() == [SaveAhead(ahead), request("worker-1", 0, "k80", replaces="worker-0")]
     idle = workers(WorkerGroup("k80", 1), max_seconds=hours * 3600).after(hours * 3600 - ahead)

@@ -523,7 +523,7 @@ def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothi
     assert bill(state, time.time()).total == pytest.approx(SPEC.most_hourly / 2, rel=0.01)
     assert f"its bill begins with ${SPEC.most_hourly / 2:.2f}" in state.trouble
     assert (state.of(RunState)["run-1"].phase, state.of(JobState)["job-1"].phase) == ("failed", "failed")
-    assert not state.active_run
+    assert not state.current_or_next_run
     assert not state.active(JobState)
     assert "the removed journal" in state.of(JobState)["job-1"].reason
 

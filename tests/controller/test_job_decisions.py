@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
-from transient_magics.controller.decisions.core import Situation, idle_seconds
+from transient_magics.controller.decisions.core import Situation, unused_seconds
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.errors import JournalError
 from transient_magics.journal import ClusterState, Event, bill, events, fold, replay
@@ -129,7 +129,7 @@ def test_a_job_is_done_when_its_command_ends_well() -> None:
     assert cluster.look() == [End("finished")]
     cluster.look()
     assert not cluster.state.leases, "its worker is free again"
-    assert idle_seconds(Situation(cluster.time + 10.0, cluster.state)) > 0
+    assert unused_seconds(Situation(cluster.time + 10.0, cluster.state)) > 0
 
 
 @pytest.mark.parametrize("notice", [True, False])

@@ -69,7 +69,7 @@ def after(state: ClusterState, slots: int, room: Server = ANY, now: float = 0.0)
     held = leases(state, dict.fromkeys(range(slots), "k80"), room, now)
     workers = {str(slot): name for slot, name in held.workers.items()}
     ahead = {str(slot): name for slot, name in held.ahead.items()}
-    return fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held, ahead=ahead))
+    return fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held_back, ahead=ahead))
 
 
 def over(state: ClusterState, name: str) -> ClusterState:
@@ -132,17 +132,17 @@ def test_ports_are_never_those_of_two_runs_and_are_used_again() -> None:
 
 def test_a_run_that_does_not_fit_on_the_parameter_server_is_held_until_it_does() -> None:
     state = after(cluster(sized("a", 4), sized("b", 9), sized("c", 1)), 4, ROOM)
-    assert (list(state.ports), list(state.held)) == (["a"], ["b"]), "nobody passes a run that is held by memory"
-    assert state.held["b"] == (
+    assert (list(state.ports), list(state.held_back)) == (["a"], ["b"]), "nobody passes a run that is held by memory"
+    assert state.held_back["b"] == (
         "memory",
         "a parameter server has 10.0 GB of memory for runs, a takes 4.0 GB of it, this one needs about 9.0 GB",
     )
     measured = replace(state, works=state.works.with_work(replace(state.of(RunState)["a"], server_bytes=5 * GB)))
-    assert after(measured, 4, ROOM).held == state.held, "told once, whatever is measured meanwhile"
+    assert after(measured, 4, ROOM).held_back == state.held_back, "told once, whatever is measured meanwhile"
     state = after(over(state, "a"), 4, ROOM)
-    assert (list(state.ports), list(state.held)) == (["b", "c"], [])
+    assert (list(state.ports), list(state.held_back)) == (["b", "c"], [])
     large = after(cluster(sized("a", 99), sized("b", 1)), 4, ROOM)
-    assert (list(large.ports), list(large.held)) == (["a"], ["b"]), "alone a run begins, however large it is"
+    assert (list(large.ports), list(large.held_back)) == (["a"], ["b"]), "alone a run begins, however large it is"
 
 
 def test_a_run_that_has_its_steps_leaves_its_workers_to_the_next_and_stays_on_the_parameter_servers() -> None:
@@ -167,7 +167,7 @@ def test_the_next_run_begins_a_few_seconds_ahead_and_has_no_worker_before_it_has
     assert shares(after(made(soon, "a"), 4)) == {"a": 0, "b": 2, "c": 2}
     full = after(cluster(sized("a", 6, 2), sized("b", 6, 2)), 2, ROOM)
     assert shares(after(ending(full, "a", 5), 2, ROOM)) == {"a": 2}, "not where the server has no room"
-    assert not after(ending(full, "a", 5), 2, ROOM).held, "it waits for workers all the same"
+    assert not after(ending(full, "a", 5), 2, ROOM).held_back, "it waits for workers all the same"
 
 
 def trial(name: str) -> RunState:
@@ -250,19 +250,21 @@ def test_a_run_passes_one_that_waits_for_workers_only_where_the_server_has_room_
 
 def test_a_run_whose_steps_the_link_does_not_carry_is_held_until_it_does() -> None:
     state = after(cluster(stepping("a", 6e6), stepping("b", 6e6)), 4, ROOM)
-    assert state.held["b"] == (
+    assert state.held_back["b"] == (
         "link",
         "a parameter server's link carries 80 Mbit/s each way, a takes 48 Mbit/s of it, this one needs about 48 Mbit/s",
     )
-    assert not after(cluster(stepping("a", 6e6), stepping("b", 3e6)), 4, ROOM).held
-    assert not after(cluster(stepping("a", 6e6), run("b", 1)), 4, ROOM).held, "what is not known takes nothing"
-    assert list(after(cluster(stepping("a", 9.5e6), run("b", 1)), 4, ROOM).held) == ["b"], "but of what is left"
+    assert not after(cluster(stepping("a", 6e6), stepping("b", 3e6)), 4, ROOM).held_back
+    assert not after(cluster(stepping("a", 6e6), run("b", 1)), 4, ROOM).held_back, "what is not known takes nothing"
+    assert list(after(cluster(stepping("a", 9.5e6), run("b", 1)), 4, ROOM).held_back) == ["b"], "but of what is left"
 
 
 def test_a_run_is_checked_before_it_begins_beside_another() -> None:
     first, second = (replace(each, spec=replace(each.spec, check=True)) for each in (run("a", 1), run("b", 1)))
     state = after(cluster(first, second), 2)
-    assert (list(state.ports), state.held["b"][0]) == (["a"], "check"), "alone at once, to be checked beside its start"
+    assert (list(state.ports), state.held_back["b"][0]) == (["a"], "check"), (
+        "alone at once, and checked"
+    )
     assert [each and each.name for each in (to_check(state), to_check(cluster()))] == ["b", None]
     behind = after(replace(state, works=state.works.with_work(run("c", 1))), 3)
     assert "c" not in behind.ports, "nobody passes it before its size is known"
@@ -341,7 +343,7 @@ def test_every_run_begins_and_has_its_least_whatever_happens(
             grown = replace(state.of(RunState)[going[which % len(going)]], server_bytes=which * GB)
             state = replace(state, works=state.works.with_work(grown))
         state = after(state, slots, ROOM)
-        known = Leases(state.ports, state.leases, state.held, state.ahead)
+        known = Leases(state.ports, state.leases, state.held_back, state.ahead)
         assert leases(state, dict.fromkeys(range(slots), "k80"), ROOM) == known, "nothing is moved twice"
         check(before, state, slots, resized=what == "resize")
         check_room(before, state)
@@ -383,7 +385,7 @@ def check_room(before: ClusterState, state: ClusterState) -> None:
     if new and len(state.ports) > 1:
         assert sum(state.of(RunState)[name].server_bytes or GB for name in state.ports) <= ROOM.memory
     queue = [each.name for each in state.queue]
-    assert set(state.held) <= set(queue[:1]), "whoever waits longest is the one that is held"
+    assert set(state.held_back) <= set(queue[:1]), "whoever waits longest is the one that is held"
 
 
 MIXED = "k80", "k80", "p100", "k80", "p100", "v100"
@@ -411,13 +413,13 @@ def after_mixed(state: ClusterState, gpus: Sequence[str]) -> ClusterState:
     """
     for _ in range(9):
         held = leases(state, dict(enumerate(gpus)), ANY, 0.0)
-        if held == Leases(state.ports, state.leases, state.held):
+        if held == Leases(state.ports, state.leases, state.held_back):
             return state
         for name in {*state.leases.values()} & {each.name for each in state.turns if not each.made}:
             had, now = ({slot for slot, run in each.items() if run == name} for each in (state.leases, held.workers))
             assert had & {*range(len(gpus))} <= now or len(now) < len(had), "only who has too many leaves a place"
         workers = {str(slot): name for slot, name in held.workers.items()}
-        state = fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held))
+        state = fold(state, events.ClusterLeased(ports=held.ports, workers=workers, held=held.held_back))
     raise AssertionError("places change hands for ever")
 
 

@@ -14,7 +14,7 @@ from transient_magics import client, places
 from transient_magics.client import commands
 from transient_magics.client.declaring import with_preparation
 from transient_magics.controller.decisions.core import DeleteVm, RequestVm
-from transient_magics.controller.decisions.preparation import NOBODY, WAITS, Scaled, count, scaled
+from transient_magics.controller.decisions.preparation import NO_WAITS, WAITS, Scaled, count, scaled
 from transient_magics.journal import Journal, RunState, events
 from transient_magics.journal.cost import costs
 from transient_magics.protocol.cluster_commands import Command
@@ -36,7 +36,7 @@ def test_the_number_stays_within_what_was_asked_for(have: int, most: int, least:
         assert min(told[-2:]) >= WAITS
     if wanted < have:
         assert wanted >= least
-        assert max(told) >= NOBODY or have - wanted == 1
+        assert max(told) >= NO_WAITS or have - wanted == 1
 
 
 def test_what_is_between_waiting_and_not_changes_nothing() -> None:

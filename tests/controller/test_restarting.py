@@ -223,7 +223,7 @@ async def _one(recorder: Recorder, cloud: Cloud, over: Callable[[ClusterState], 
             lambda moment: int(moment.timestamp() * 1e9) if moment else 0, told_to_stop,
         )  # fmt: skip
         while not over(recorder.state):
-            carried_out.look()
+            carried_out.advance()
             await asyncio.sleep(0)
         tasks.cancel_all()
 

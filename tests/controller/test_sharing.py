@@ -87,7 +87,7 @@ def test_whoever_waits_for_a_worker_has_the_next_one_and_no_trial_joins_meanwhil
 def test_a_trial_joins_where_its_parameter_server_has_room() -> None:
     shared = [replace(sized(name, 6.0), spec=trial(name).spec) for name in "ab"]
     state = after(cluster(*shared, states="rr"), 2, ROOM)
-    assert (on_vms(state), *state.held["b"][:1]) == ({0: ["a"]}, "memory")
+    assert (on_vms(state), *state.held_back["b"][:1]) == ({0: ["a"]}, "memory")
 
 
 def _study(name: str, per_vm: int, *runs: str, trials: int = 9) -> StudyState:

@@ -625,7 +625,7 @@ def test_what_a_controller_on_a_vm_did_by_its_orders_survives() -> None:
         assert (state.of(RunState)["run-2"].phase, state.of(RunState)["run-2"].step) == ("finished", 9)
         assert state.of(JobState)["job-1"].phase == "finished"
         assert state.of(RunState)["brought"].spec.finish_by == 0.0, "a deadline of another machine rents nothing"
-        assert state.due is None
+        assert state.deadline_run is None
         assert replay(read(path)).of(RunState) == state.of(RunState)
 
 

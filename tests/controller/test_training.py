@@ -462,7 +462,7 @@ async def test_what_was_in_the_way_of_a_run_is_told_no_longer_than_it_is(
     machine.holds_run.set()
     (machine.run / "events.jsonl").write_text("[1]\n", encoding="utf-8")
     run.on("ps-0", machine)
-    said = "The chief of run-1 wrote lines that are not taken"
+    said = "The chief of run-1 wrote lines that are refused"
     await until(lambda: any(each.startswith(said) for each in run.trouble))  # a starved connection tells of itself, too
     run.troubles["results"] = "told of the run before"
     run.training.fail("over")

@@ -24,7 +24,7 @@ from transient_magics.cloud import ComputeEngine, VmRequest
 from transient_magics.controller.programs.sweep import Here, _why
 from transient_magics.controller.vms.machines import ID_LABEL, LABEL, MACHINE_LABEL, labels, owner_labels
 from transient_magics.errors import ClusterError
-from transient_magics.journal.lock import LOCK, held
+from transient_magics.journal.lock import LOCK, is_locked
 from transient_magics.spec import EMULATED_PROJECT
 
 PATIENCE = 200.0
@@ -106,7 +106,7 @@ async def test_a_journal_that_cannot_be_read_keeps_no_vm_alive(engine: ComputeEn
         assert len(await engine.list(labels(state.spec))) == 2
         os.kill(int((cluster.directory / LOCK).read_text(encoding="utf-8")), signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE
-        while held(cluster.directory):
+        while is_locked(cluster.directory):
             assert time.monotonic() < deadline, "the controller goes on"
             await asyncio.sleep(0.02)
         journal = cluster.directory / "journal.jsonl"

@@ -207,14 +207,14 @@ class Patient:
 
     def workers(self) -> list[str]:
         """VMs whose workers take part in the run now."""
-        run = self.cluster.state.active_run
+        run = self.cluster.state.current_or_next_run
         return sorted(run.workers) if run else []
 
     def whole(self) -> None:
         """Wait until as many workers as declared take part again."""
 
         def reached(state: ClusterState) -> bool:
-            run, spec = state.active_run, state.spec
+            run, spec = state.current_or_next_run, state.spec
             return run is not None and spec is not None and len(run.workers) == spec.worker_count
 
         self.until(reached, "all workers that are declared")
@@ -225,7 +225,7 @@ class Patient:
         def reached(state: ClusterState) -> bool:
             assert state.spec
             workers = {vm.name for vm in state.living if vm.role == "worker"}
-            taking_part = set(state.active_run.workers) if state.active_run else set()
+            taking_part = set(state.current_or_next_run.workers) if state.current_or_next_run else set()
             whole = len(workers) == state.spec.worker_count and taking_part == workers
             return whole and all(vm.state == "ready" for vm in state.living)
 

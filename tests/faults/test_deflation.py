@@ -65,7 +65,7 @@ def test_a_vm_that_shrinks_trains_on_with_fewer_examples_and_can_be_lost_like_an
     assert isinstance(replaced, events.WorkerReplaced)
 
     def there(state: ClusterState) -> bool:
-        return bool(state.active_run and replaced.by in state.active_run.workers)
+        return bool(state.current_or_next_run and replaced.by in state.current_or_next_run.workers)
 
     state = patient.until(there, "a worker in its place")
     assert state.vms[replaced.by].share.whole, "what comes in its place has all"

@@ -165,7 +165,7 @@ def test_a_second_parameter_server_has_its_part_of_the_variables(mover: Patient)
         ("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1),
     ]  # fmt: skip
     assert statistics.median(losses(mover, after=started)) < statistics.median(begun)
-    mover.until(lambda state: (state.active_run.checkpoint_step or 0) > started, "saved from both")  # type: ignore[union-attr]
+    mover.until(lambda state: (state.current_or_next_run.checkpoint_step or 0) > started, "saved from both")  # type: ignore[union-attr]
 
 
 @pytest.mark.nightly

@@ -79,7 +79,7 @@ def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(h
         said = str(report)
         assert re.search(r"compute +[\d.]+ ms ± [\d.]+ +\d+% +\$\d\.\d\d of each dollar", said), said
         assert re.search(r"fetch .* no file is read", said), said
-        assert "of a step is preparation: more cores prepare more (--machine-type)" in stalls.advice
+        assert "of a step is preparation: a VM with more cores prepares examples faster" in stalls.advice
         assert stalls.advice in stalls_html(report)
         assert stalls.what_if(cores=10.0).times.mean > stalls.what_if(gpu=10.0).times.mean
         assert next(iter(stalls.table()["part"])) == "compute"

@@ -261,7 +261,10 @@ def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Pa
     revoked = time.time()
     step = int(index.stem.rpartition("-")[2])
     patient.event(mark, TrainCheckpoint, step=step)
-    patient.until(lambda state: state.active_run and not set(state.active_run.workers) & lost, "without the lost")
+    patient.until(
+        lambda state: state.current_or_next_run and not set(state.current_or_next_run.workers) & lost,
+        "without the lost",
+    )
     patient.settled()
     healed("notice to all workers", "saving", time.time() - revoked)
     assert not set(patient.workers()) & lost

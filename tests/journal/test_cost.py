@@ -380,7 +380,7 @@ def test_a_study_has_no_final_cost_while_runs_of_it_go_on() -> None:
     story.declare_run("s-0", 0)
     story.lease(0, {0: "s-0"})
     study: Any = SimpleNamespace(
-        name="s", kind="study", over=True, members=("s-0",), leases=False, has_cluster_alone=False
+        name="s", kind="study", over=True, members=("s-0",), takes_workers=False, owns_cluster=False
     )
     state = replace(story.state, works=story.state.works.with_work(study))
     assert not costs(state, HOUR)["s"].over
@@ -388,10 +388,10 @@ def test_a_study_has_no_final_cost_while_runs_of_it_go_on() -> None:
     ended = replace(story.state, works=story.state.works.with_work(study))
     assert costs(ended, HOUR)["s"].over
     assert charged(ended, "s", HOUR) == pytest.approx(0.15)
-    study.has_cluster_alone = True
+    study.owns_cluster = True
     assert charged(ended, "s", HOUR) == pytest.approx(0.3), "it pays all of a cluster that it has for itself"
-    dask: Any = SimpleNamespace(name="d", kind="dask", over=False, members=(), leases=True)
-    bag: Any = SimpleNamespace(name="b", kind="bag", over=True, members=("d",), leases=False)
+    dask: Any = SimpleNamespace(name="d", kind="dask", over=False, members=(), takes_workers=True)
+    bag: Any = SimpleNamespace(name="b", kind="bag", over=True, members=("d",), takes_workers=False)
     assert not costs(replace(story.state, works=story.state.works.with_work(bag, dask)), HOUR)["b"].over
 
 

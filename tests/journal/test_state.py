@@ -348,7 +348,7 @@ def test_a_run_comes_to_its_best_evaluation_where_that_is_kept_and_else_to_its_l
                 {"accuracy": 0.7, "loss": 0.3}]  # fmt: skip
     evaluations = tuple((float(at), 10 * at, found) for at, found in enumerate(measured))
     run = RunState("r", RunSpec("r", 100, **options), metrics=measured[-1], evaluations=evaluations)
-    assert run.comes_to(Objective.parse(goal)) == expected
+    assert run.value_of(Objective.parse(goal)) == expected
 
 
 def test_a_run_is_made_until_it_turns_out_that_its_last_steps_were_lost() -> None:

@@ -545,8 +545,8 @@ def reaching(batch: int, step: int, workers: float = 0.0) -> Record:
 
 def test_examples_to_a_target() -> None:
     target = Target.parse(" accuracy >= 0.9 ")
-    assert target.known(reaching(32, 1000).evaluations) == (pytest.approx(1000), True)
-    assert Target.parse("loss<=0.5").known([(5, {"loss": 0.9}), (10, {"loss": 0.4})]) == (pytest.approx(9), True)
+    assert target.reached_at(reaching(32, 1000).evaluations) == (pytest.approx(1000), True)
+    assert Target.parse("loss<=0.5").reached_at([(5, {"loss": 0.9}), (10, {"loss": 0.4})]) == (pytest.approx(9), True)
     runs = [reaching(32, 1000, 3.9), reaching(32, 1200, 2), reaching(64, 900)]
     known = TargetSteps(runs, target, 32)
     found = known.need(4)

@@ -22,19 +22,19 @@ from transient_magics.planner.plan import make_plan, prepared, stalled
 from transient_magics.planner.search import search
 from transient_magics.planner.speeds.workloads import Estimate, Workload
 from transient_magics.planner.stalls.parts import Repeat, Stalls
-from transient_magics.planner.stalls.terms import Change, Place, Terms, claimed
+from transient_magics.planner.stalls.terms import Change, StallMeasurement, VmResources, significant
 from transient_magics.protocol.step_parts import MEASURES, Measure
 from transient_magics.spec import WorkerGroup
 
 ZONE = "us-central1-a"
-SMALL = Place(4, disk_speed("", 4))
+SMALL = VmResources(4, disk_speed("", 4))
 TIMES = some.floats(0.05, 20)
 REPEATS = some.lists(some.fixed_dictionaries(dict.fromkeys(MEASURES, SECONDS)), min_size=3, max_size=5)
 
 
-def terms(stalls: Stalls) -> Terms:
+def terms(stalls: Stalls) -> StallMeasurement:
     """As measured on a T4 in its usual machine."""
-    return Terms("stalls-1", stalls, SMALL, "own", workers=2)
+    return StallMeasurement("stalls-1", stalls, SMALL, "own", workers=2)
 
 
 def workload(stalls: Stalls | None = None, seconds: float = 0.15) -> Workload:
@@ -54,9 +54,9 @@ def test_more_of_anything_never_makes_a_step_longer(
 ) -> None:
     found = terms(one(told(measured)))
     less, more = (Change(**{what: each}) for each in sorted((least, most)))
-    assert found.longer(less, more)[0] <= 1e-9
-    assert found.longer(Change(), Change(cache=1.0))[0] <= 1e-9, "nor does a cache of all data"
-    assert found.longer(more, more) == (0.0, 0.0)
+    assert found.added_seconds(less, more)[0] <= 1e-9
+    assert found.added_seconds(Change(), Change(cache=1.0))[0] <= 1e-9, "nor does a cache of all data"
+    assert found.added_seconds(more, more) == (0.0, 0.0)
 
 
 @given(some.floats(0.01, 0.09), some.floats(1, 20), some.floats(1, 20), some.floats(1, 20))
@@ -65,7 +65,7 @@ def test_where_no_stall_stands_out_nothing_makes_a_plan_faster(
 ) -> None:
     quiet = one(told([step(warm=input / 2, cold=input)] * 5, noise=0.01))
     assert not quiet.stalled
-    assert terms(quiet).longer(Change(), Change(cores=cores, disk=disk, link=link)) == (0.0, 0.0)
+    assert terms(quiet).added_seconds(Change(), Change(cores=cores, disk=disk, link=link)) == (0.0, 0.0)
     plain, measured = workload(), workload(quiet)
     for machine, size in (("", ""), ("n1-standard-16", ""), ("n1-standard-8", "1TB:ssd")):
         there = choice(machine, size)
@@ -82,8 +82,8 @@ def test_what_is_told_of_a_step_sums_to_it_and_what_is_kept_comes_back(measured:
     assert whole == pytest.approx(one(told(measured)).step.mean) or any(
         Repeat(each).seconds["S5"] < max(each["R4"], each["R5"], each["S3"], each["S4"]) for each in measured
     )
-    assert Terms.from_dict("stalls-1", found.to_dict()) == found
-    at = claimed(found.stalls).seconds
+    assert StallMeasurement.from_dict("stalls-1", found.to_dict()) == found
+    at = significant(found.stalls).seconds
     assert at["S0"] <= at["S1"] <= at["S2"] <= at["S3"] <= at["S4"] <= at["S5"]
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from transient_magics.protocol import checks, vm_events
-from transient_magics.protocol.vm_events import from_agent, from_chief, told
+from transient_magics.protocol.vm_events import from_agent, from_chief, line_fields
 
 BEFORE, AFTER = 2**63 - 1, 2**63
 DAY = 86_400 * 10**9
@@ -183,7 +183,7 @@ def test_a_line_is_parsed_up_to_so_many_bytes() -> None:
 def test_a_class_is_built_of_what_it_knows_and_the_field_that_is_wrong_is_named() -> None:
     assert checks.built(Thing, {"number": 7, "something_new": object()}) == Thing(7)
     assert checks.of(Thing)({"number": 7, "name": "x"}) == Thing(7, "x")
-    assert checks.known(Thing, {"name": "x", "something_new": 1}) == {"name": "x"}
+    assert checks.known_fields(Thing, {"name": "x", "something_new": 1}) == {"name": "x"}
     for values, said in (
         ([1], "must be an object, not [1]"),
         ({"number": -1}, "number: must be at least 0, not -1"),
@@ -204,7 +204,7 @@ def test_what_is_told_is_no_longer_than_what_is_let_in() -> None:
     assert checks.clipped("x" + "é" * 4096) == "x" + "é" * 2047, "no half of a letter"
     assert checks.clipped("a\ud800b") == "a?b"
     failed = vm_events.TrainFailed(run="run-1", reason="x" * 5000, step=7)
-    assert told(failed) == {"run": "run-1", "reason": "x" * 4096, "step": 7}
+    assert line_fields(failed) == {"run": "run-1", "reason": "x" * 4096, "step": 7}
 
 
 def test_a_line_is_of_its_run_its_time_and_its_kinds_and_what_is_wrong_is_said() -> None:

@@ -19,7 +19,7 @@ from transient_magics.errors import JournalError
 from transient_magics.journal import Event, decode, encode, metrics, replay
 from transient_magics.protocol import checks, events, vm_events
 from transient_magics.protocol.step_parts import MEASURES
-from transient_magics.protocol.vm_events import TrainMeasured, from_agent, from_chief, told
+from transient_magics.protocol.vm_events import TrainMeasured, from_agent, from_chief, line_fields
 from transient_magics.works.jobs.events import from_job
 
 NOW = 1_800_000_000 * 10**9
@@ -70,9 +70,9 @@ def values_of(cls: type[Event]) -> some.SearchStrategy[dict[str, Any]]:
 def test_what_chief_and_agent_tell_is_let_in(data: some.DataObject) -> None:
     for cls in (*CHIEF, *AGENT):
         event = cls(**data.draw(values_of(cls)))
-        said = json.dumps({"time": NOW, "kind": event.kind, **told(event)}, allow_nan=False).encode()
+        said = json.dumps({"time": NOW, "kind": event.kind, **line_fields(event)}, allow_nan=False).encode()
         heard = from_agent(said, 0, NOW) if cls in AGENT else from_chief(said, "run-1", 0, NOW)
-        assert told(heard) == told(event)
+        assert line_fields(heard) == line_fields(event)
         assert heard.time == NOW
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests import virtual_time
 from transient_magics.protocol.agent_commands import Assign, Assignment, Stop
-from transient_magics.protocol.vm_events import AgentLine, ProcessGaveUp, told
+from transient_magics.protocol.vm_events import AgentLine, ProcessGaveUp, line_fields
 from transient_magics.runtime.agent import supervise
 from transient_magics.runtime.agent.agent import Agent
 from transient_magics.runtime.agent.starting import Program, spawn
@@ -31,7 +31,7 @@ class Supervised:
     def __init__(self, root: Path) -> None:
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         assignment = Assignment("run-1", "worker", "worker-1", "127.0.0.1", (PLACE,), PLACE)
-        self.role = RoleProcess(root, assignment, lambda line: self.reports.append((line.kind, told(line))))
+        self.role = RoleProcess(root, assignment, lambda line: self.reports.append((line.kind, line_fields(line))))
         self.role.folder.logs.mkdir(parents=True)
 
     def declare(self) -> None:
@@ -64,10 +64,10 @@ async def test_a_role_that_keeps_ending_is_given_up_and_said(
 ) -> None:
     monkeypatch.setattr(supervise, "_PAUSES", (0.0, 0.0))
     supervised.role.start()  # without the run's declaration it cannot go on
-    told = await supervised.until("process.gave_up")
-    assert (told["run"], told["role"], told["name"]) == ("run-1", "worker", "worker-1")
-    assert "the declaration of the run cannot be read" in told["said"]
-    assert "\n" not in told["said"]
+    line_fields = await supervised.until("process.gave_up")
+    assert (line_fields["run"], line_fields["role"], line_fields["name"]) == ("run-1", "worker", "worker-1")
+    assert "the declaration of the run cannot be read" in line_fields["said"]
+    assert "\n" not in line_fields["said"]
     assert [kind for kind, _ in supervised.reports].count("process.exited") == 3
     assert not supervised.role.pid_file.exists()
 
@@ -122,9 +122,9 @@ async def test_a_role_that_cannot_be_started_is_tried_again_once_it_can(supervis
     supervised.declare()
     supervised.role.pid_file.mkdir()  # there is no writing to it
     supervised.role.start()
-    told = await supervised.until("process.exited")
-    assert told["code"] is None
-    assert "could not be started" in told["tail"]
+    line_fields = await supervised.until("process.exited")
+    assert line_fields["code"] is None
+    assert "could not be started" in line_fields["tail"]
     supervised.role.pid_file.rmdir()
     running = (await supervised.until("process.started"))["pid"]
     assert json.loads(supervised.role.pid_file.read_text(encoding="utf-8"))["pid"] == running == supervised.role.pid

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 from transient_magics.protocol.chief_messages import Take, Took
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.step_parts import ALONE, MEASURES
-from transient_magics.protocol.vm_events import TrainMeasured, told
+from transient_magics.protocol.vm_events import TrainMeasured, line_fields
 from transient_magics.runtime.parameter_server.chief.stall_turns import WAIT_FOR_ALL, Turns, planned, straggler
 
 SPEC = RunSpec("stalls-1", 16, stalls=2, stall_seconds=1.0, workers=2)
@@ -54,7 +54,7 @@ def test_repeats_go_there_and_back() -> None:
 @given(some.integers(0, 15))
 def test_a_chief_goes_on_where_the_one_before_was(most: int) -> None:
     before = taken(Turns(SPEC), most=most)
-    lines = [{"kind": each.kind, **told(each)} for each in before]
+    lines = [{"kind": each.kind, **line_fields(each)} for each in before]
     turns = Turns(SPEC, lines)
     assert turns.count == len(before)
     assert [(each.repeat, each.measure) for each in [*before, *taken(turns)]] == [*planned(2)]

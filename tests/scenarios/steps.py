@@ -484,8 +484,8 @@ class Steps:
         state, at = self.state, self.clock.now
         if state.over:
             return
-        if state.due and not state.relocation:
-            self._look_at_deadline(state.due)
+        if state.deadline_run and not state.relocation:
+            self._look_at_deadline(state.deadline_run)
         answering = [vm.name for vm in state.living if vm.state == "ready"]
         situation = Situation(at, state, answering=answering, here=state.seat)
         for decision in decide(situation):
@@ -558,10 +558,10 @@ class Steps:
     def _lease(self, slots: Mapping[int, str]) -> None:
         state = self.state
         held = leases(state, slots, now=self.clock.now)
-        if held != Leases(state.ports, state.leases, state.held, state.ahead):
+        if held != Leases(state.ports, state.leases, state.held_back, state.ahead):
             workers = {str(slot): name for slot, name in sorted(held.workers.items())}
             ahead = {str(slot): name for slot, name in held.ahead.items()}
-            self._report(events.ClusterLeased(ports=held.ports, workers=workers, held=held.held, ahead=ahead))
+            self._report(events.ClusterLeased(ports=held.ports, workers=workers, held=held.held_back, ahead=ahead))
 
     def _look_at_deadline(self, run: RunState) -> None:
         if not self.state.has_begun(run) or run.made:

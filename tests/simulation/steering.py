@@ -48,7 +48,7 @@ class Steering:
         self._epoch = 0
         self._tasks: dict[str, None] = {}
         self._silent_since: dict[str, float] = {}
-        self._sleep, self._planned, self._saved_ahead = 1.0, False, False
+        self._sleep, self._planned, self._save_requested = 1.0, False, False
         self._turn = 0
         """Which round this is: only the latest plans the next."""
         self.record(events.ClusterDeclared(spec=spec.to_dict()))
@@ -75,7 +75,7 @@ class Steering:
     def start(self) -> None:
         """A controller takes charge."""
         self._epoch += 1
-        self.alive, self._sleep, self._saved_ahead = True, 1.0, False
+        self.alive, self._sleep, self._save_requested = True, 1.0, False
         self._tasks, self._silent_since = {}, {}
         self._planned = False
         self._log("controller: starts")
@@ -115,7 +115,7 @@ class Steering:
 
     # --- a round -----------------------------------------------------------------------------------------------------
     def _round(self) -> None:
-        for decision in decide(Situation(self.clock.now, self.state, self._saved_ahead, silent=self._silent())):
+        for decision in decide(Situation(self.clock.now, self.state, self._save_requested, silent=self._silent())):
             match decision:
                 case RequestVm():
                     self._request(decision)
@@ -124,7 +124,7 @@ class Steering:
                 case BeginDeletion():
                     self.record(events.ClusterDeleting(reason=decision.reason))
                 case SaveAhead():
-                    self._saved_ahead = True
+                    self._save_requested = True
                     self.save_ahead()
                 case ReportReady():
                     self.record(events.ClusterReady(workers=decision.workers, seconds=1.0))

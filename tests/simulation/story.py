@@ -140,7 +140,7 @@ class Story:
 
     def run(self) -> None:
         """Begin a run, or end the one there is."""
-        if active := self.steering.state.active_run:
+        if active := self.steering.state.current_or_next_run:
             if not self.training:
                 self.steering.record(TrainFinished(run=active.name, step=1, stopped=True))
         elif self.steering.state.phase not in ("deleting", "deleted"):
@@ -163,7 +163,7 @@ class Story:
             case events.WorkDeclared():
                 self._training = True
             case TrainFinished() | TrainFailed():
-                self.run_ended_at, self._training = self.clock.now, self.steering.state.active_run is not None
+                self.run_ended_at, self._training = self.clock.now, self.steering.state.current_or_next_run is not None
             case events.VmDeleted() | events.VmRevoked() if event.vm in self.observer.seen:
                 self.observer.seen[event.vm].written_off = self.clock.now
             case events.ClusterDeleting():
@@ -172,7 +172,7 @@ class Story:
                 pass
 
     def _conduct(self) -> None:
-        active = self.steering.state.active_run
+        active = self.steering.state.current_or_next_run
         if active and self.training:
             self.training.conduct()
         elif active and self.steering.state.phase == "deleting":

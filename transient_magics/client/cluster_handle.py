@@ -308,7 +308,7 @@ class Cluster(BaseCluster):
     @property
     def _current(self) -> ClusterSpec:
         """The present declaration, from files of this machine only, as the base of a change."""
-        if due := self.state.due:
+        if due := self.state.deadline_run:
             raise ClusterError(
                 f"{self.name} changes its workers automatically, because {due.name} has a deadline",
                 fix=f"Stop {due.name} first, or declare another cluster.",

@@ -27,7 +27,7 @@ from ..errors import (
 )
 from ..journal import kept
 from ..journal.declared import unreadable
-from ..journal.lock import held as is_locked
+from ..journal.lock import is_locked
 from ..protocol import layout
 from ..protocol.cluster_commands import Command, Ping
 from ..runtime.role import environment

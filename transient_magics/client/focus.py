@@ -26,7 +26,7 @@ def trained(state: ClusterState) -> list[AnyWork]:
 
     If all of it is over, return the latest one, unless a separate run was declared after it.
     """
-    found = [work for work in state.works.values() if work.trains and not work.leases]
+    found = [work for work in state.works.values() if work.trains and not work.takes_workers]
     running = [work for work in found if not work.over and not state.over]
     if running or not found:
         return running

@@ -162,7 +162,7 @@ class NewWork:
 def refuse_when_ending(cluster: Cluster) -> None:
     """Raise ClusterError if the cluster is ending, or a run with a deadline uses it exclusively."""
     state = cluster.state
-    if due := state.due:
+    if due := state.deadline_run:
         what = f"{cluster.name} is reserved for {due.name}, which has a deadline"
         raise ClusterError(what, fix="Name another cluster, or wait until the run has ended.")
     if state.phase in ("deleting", "deleted"):

@@ -97,7 +97,7 @@ class Controller:
         self._declared = ClusterSpec.from_dict(
             json.loads((directory / layout.SPEC).read_text(encoding="utf-8"))
         )
-        self._saved_ahead = False
+        self._save_requested = False
         self._agreement_saved = False
         """Whether this controller has saved the user's agreement."""
         self._fleet: Fleet | None = None
@@ -278,7 +278,7 @@ class Controller:
                 access,
                 self._tasks,
                 self._agent_line,
-                self._reclaims.told,
+                self._reclaims.note_wanted_back,
             )
             for works in self._works.values():
                 works.take_charge(fleet, self._tasks)
@@ -298,7 +298,7 @@ class Controller:
                 at = lookup.corrected_now(access.engine.ahead)
                 for works in self._works.values():
                     works.demand(at)
-                self._reclaims.look(self._tasks, fleet, at)
+                self._reclaims.advance(self._tasks, fleet, at)
                 self._save_agreement()
                 self._apply(fleet, self._situation(at, access, fleet))
                 fleet.update_links()
@@ -344,8 +344,8 @@ class Controller:
         return Situation(
             at,
             self._state,
-            self._saved_ahead,
-            ahead=now() - at,
+            self._save_requested,
+            clock_ahead=now() - at,
             answering=fleet.answering,
             silent=fleet.find_silent(),
             here=controller_vm(),
@@ -367,7 +367,7 @@ class Controller:
                 case BeginDeletion():
                     self._recorder.begin_deletion(decision.reason)
                 case SaveAhead():
-                    self._saved_ahead = True
+                    self._save_requested = True
                     for works in self._works.values():
                         works.save_ahead()
                 case ReportReady():

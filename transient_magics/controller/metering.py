@@ -48,7 +48,7 @@ class Metering:
             role: self._billed[role] for role, others in _OTHER_ENDS.items() if gone & {*others}
         }
         """Bytes billed before, by role, if the counts of the other ends are lost."""
-        self._told = dict.fromkeys(_OTHER_ENDS, 0)
+        self._reported = dict.fromkeys(_OTHER_ENDS, 0)
         """Bytes that these VMs have counted, by role."""
         self._waiting: dict[str, set[str]] = {role: set() for role in _OTHER_ENDS}
         """VMs that counted more than the other ends have, by role."""
@@ -67,7 +67,7 @@ class Metering:
             return
         lines = self._counted.setdefault(name, {})
         start = sum(each.runs and each.since <= line.at for each in vm.powered[1:])
-        self._told[vm.role] += _moved(line) - (_moved(lines[start]) if start in lines else 0)
+        self._reported[vm.role] += _moved(line) - (_moved(lines[start]) if start in lines else 0)
         lines[start] = line
         self._bill(vm, now)
         # The other ends may have waited for this count.
@@ -84,8 +84,10 @@ class Metering:
         all_sent = sum(line.sent for line in lines.values())
         moved = sum(map(_moved, lines.values()))
         others = self._billed[vm.role] - vm.traffic_bytes
-        told = sum(self._told[role] for role in _OTHER_ENDS[vm.role]) + self._before.get(vm.role, 0)
-        believed = min(moved, told - others)
+        reported = sum(self._reported[role] for role in _OTHER_ENDS[vm.role]) + self._before.get(
+            vm.role, 0
+        )
+        believed = min(moved, reported - others)
         if believed < moved:
             self._waiting[vm.role].add(vm.name)
         else:

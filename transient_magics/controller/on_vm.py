@@ -52,7 +52,7 @@ class OnVm:
         self.note = note
         self._refusals = RejectedLines(f"{vm}, about {name}", note)
         self._offset = 0
-        """Offset behind the last line whose event was taken."""
+        """Offset behind the last line whose event was handled."""
 
     async def connection(self) -> Connection:
         """Return the connection to the VM, and wait for it."""

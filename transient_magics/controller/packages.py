@@ -4,7 +4,7 @@ Every VM has the packages of its cluster's locks. The requested packages have to
 Their further requirements are gathered here, so that VMs need no access to an index, and a later VM
 gets the same versions.
 
-No code of a package runs here: only wheels are taken, and pip may start no program, unless
+No code of a package runs here: only wheels are accepted, and pip may start no program, unless
 `--pip-build` is given. pip gets the part of this process's environment that it needs, without
 credentials. The resolved files and the downloaded files are the same, by their hashes.
 """
@@ -62,7 +62,7 @@ async def gather(
     packages = [own.get(each, each) for each in packages]
     folders = [place for place in places if place and Path(place).is_dir()]
     with tempfile.TemporaryDirectory(dir=wheels.parent, prefix=".wheels-") as temporary:
-        lock, report, wanted, fresh = (
+        lock, report, requirements, fresh = (
             Path(temporary) / name for name in ("lock.txt", "report", "wanted.txt", "wheels")
         )
         there = pinned(purpose)
@@ -87,7 +87,7 @@ async def gather(
         fresh.mkdir()
         exact = [_exactly(each) for each in missing if "dir_info" not in each["download_info"]]
         if exact:
-            wanted.write_text("\n".join(exact), encoding="utf-8")
+            requirements.write_text("\n".join(exact), encoding="utf-8")
             if build:
                 how = ["wheel", "--wheel-dir"]
             else:
@@ -100,7 +100,7 @@ async def gather(
                 "--no-deps",
                 "--require-hashes",
                 "--requirement",
-                str(wanted),
+                str(requirements),
             )
         if folders:
             await _pip(
@@ -142,8 +142,8 @@ def _check(folder: Path, resolved: Sequence[dict[str, Any]]) -> None:
     brought = {
         (_normal(found["name"]), found["version"].replace("_", "-")) for found in matches if found
     }
-    wanted = {(name, version.replace("_", "-")) for name, version in expected}
-    if None in matches or brought != wanted or len(names) != len(expected):
+    expected_wheels = {(name, version.replace("_", "-")) for name, version in expected}
+    if None in matches or brought != expected_wheels or len(names) != len(expected):
         what = (
             f"pip downloaded {', '.join(sorted(names)) or 'nothing'}, which differs from what "
             "it resolved before"
@@ -184,8 +184,8 @@ async def _pip(build: bool, folder: str, *words: str) -> None:
             await process.wait()
     if process.returncode:
         lines = without_secrets(errors.decode(errors="replace")).splitlines()
-        said = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-        telling = [line for line in said if not line.startswith("ResolutionImpossible")]
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        telling = [line for line in errors if not line.startswith("ResolutionImpossible")]
         if telling:
             what = telling[-1]
         else:

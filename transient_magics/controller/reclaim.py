@@ -53,25 +53,25 @@ class Reclaims:
     def _state(self) -> ClusterState:
         return self._recorder.state
 
-    def told(self, wanted: WantedBack | None) -> None:
+    def note_wanted_back(self, request: WantedBack | None) -> None:
         """Record the present reclaim of the provider; None ends it."""
-        known = self._state.reclaim
+        present = self._state.reclaim
         state = self._state
         vms = tuple(
             vm.name
             for vm in state.living
-            if vm.role == WORKER and wanted and vm.vm_id in wanted.vms
+            if vm.role == WORKER and request and vm.vm_id in request.vms
         )
-        if wanted is None or not vms:
-            if known:
+        if request is None or not vms:
+            if present:
                 self._recorder.record(events.ReclaimWanted(number=0))
-        elif known is None or not math.isclose(
-            known.wanted.until, wanted.until, rel_tol=0, abs_tol=1e-3
+        elif present is None or not math.isclose(
+            present.request.until, request.until, rel_tol=0, abs_tol=1e-3
         ):
-            number = min(wanted.number, len(vms))
-            self._recorder.record(events.ReclaimWanted(number=number, vms=vms, until=wanted.until))
+            number = min(request.number, len(vms))
+            self._recorder.record(events.ReclaimWanted(number=number, vms=vms, until=request.until))
 
-    def look(self, tasks: Tasks, fleet: Fleet, at: float) -> None:
+    def advance(self, tasks: Tasks, fleet: Fleet, at: float) -> None:
         """Start what is due at `at`, in seconds since 1970."""
         # The VM is gone, or is not wanted any more.
         for name in self._refused.difference(self._state.wanted_back):
@@ -79,7 +79,7 @@ class Reclaims:
                 self._refused.discard(name)
                 self._recorder.note(_task(name), "")
         reclaim = self._state.reclaim
-        if reclaim is None or self._state.phase == "deleting" or at >= reclaim.wanted.until:
+        if reclaim is None or self._state.phase == "deleting" or at >= reclaim.request.until:
             return
         if reclaim.answered:
             for name in reclaim.answered.vms:
@@ -114,7 +114,7 @@ class Reclaims:
         """Propose the VMs to give up, or record that they go."""
         asked = self._recorder.spec.give_up
         policy: GiveUp = "slowest" if asked is None or asked == "ask" else asked
-        known = await measured(self._works, self._state, policy)
+        forecasts = await measured(self._works, self._state, policy)
         self._recorder.note("reclaim", "")
         reclaim = self._state.reclaim
         number = self._state.still_wanted
@@ -122,16 +122,16 @@ class Reclaims:
             # The reclaim ended during the measurement.
             return
         of = f"of {len(self._state.wanted_back)}"
-        if known is not None:
+        if forecasts is not None:
             reason = f"the {policy} {of}"
         else:
             reason = f"the youngest {of}, for {MEASURES[policy]}"
-        vms = first_to_go(self._state, policy if known is not None else "youngest", known or {})[
-            :number
-        ]
+        vms = first_to_go(
+            self._state, policy if forecasts is not None else "youngest", forecasts or {}
+        )[:number]
         if asked == "ask":
-            until = reclaim.wanted.until - min(
-                _AHEAD_SECONDS, _AHEAD_PART * (reclaim.wanted.until - now())
+            until = reclaim.request.until - min(
+                _AHEAD_SECONDS, _AHEAD_PART * (reclaim.request.until - now())
             )
             self._recorder.record(events.ReclaimProposed(vms=vms, reason=reason, until=until))
         else:

@@ -42,32 +42,32 @@ class Mover:
     def _state(self) -> ClusterState:
         return self._recorder.state
 
-    async def offer(self, wanted: ClusterSpec) -> dict[str, object]:
+    async def offer(self, target: ClusterSpec) -> dict[str, object]:
         """Return the costs of a move: bytes and dollars for what follows, and rates and ends.
 
         Rates and ends are those before and after. Raises ClusterError if the cluster cannot move.
         """
-        followed, dollars = await self._followed(wanted)
-        known = self._recorder.spec
-        new = meant(self._state, wanted, now(), dollars)
+        followed, dollars = await self._followed(target)
+        present = self._recorder.spec
+        new = meant(self._state, target, now(), dollars)
         return {
             "bytes": followed,
             "dollars": dollars,
-            "hourly_before": known.hourly,
+            "hourly_before": present.hourly,
             "hourly": new.hourly,
-            "ends_at_before": known.ends_at,
+            "ends_at_before": present.ends_at,
             "ends_at": new.ends_at,
         }
 
-    async def begin(self, wanted: ClusterSpec) -> None:
+    async def begin(self, target: ClusterSpec) -> None:
         """Begin to move, unless the cluster moves there already. Raises ClusterError."""
         if (going := self._state.relocation) and (going.spec.groups, going.spec.zones) == (
-            wanted.groups,
-            wanted.zones,
+            target.groups,
+            target.zones,
         ):
             return
-        _, dollars = await self._followed(wanted)
-        new = meant(self._state, wanted, now(), dollars)
+        _, dollars = await self._followed(target)
+        new = meant(self._state, target, now(), dollars)
         agree_to_move(self._directory, new)
         self._recorder.record(events.ClusterRelocating(spec=new.to_dict()))
 
@@ -118,18 +118,18 @@ class Mover:
                 )
             )
 
-    async def _followed(self, wanted: ClusterSpec) -> tuple[int, float]:
+    async def _followed(self, target: ClusterSpec) -> tuple[int, float]:
         """Return the bytes of active work that follow the cluster, and their cost in US dollars.
 
         A checkpoint is copied through the bucket, or through this machine. Data come from the
         bucket if records are shared there, otherwise from the parameter server. Nothing follows if
         the parameter servers stay in their zone.
         """
-        known = self._recorder.spec
-        if wanted.home_zone == known.home_zone:
+        present = self._recorder.spec
+        if target.home_zone == present.home_zone:
             return 0, 0.0
-        between = transfer_price(known.home_zone, wanted.home_zone).dollars_per_gib
-        if known.bucket is None:
+        between = transfer_price(present.home_zone, target.home_zone).dollars_per_gib
+        if present.bucket is None:
             checkpoints = INTERNET.dollars_per_gib
         else:
             checkpoints = between

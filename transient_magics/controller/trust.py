@@ -78,10 +78,10 @@ class RejectedLines:
         self.count += 1
         if self.count <= _FIRST or self.count % _EACH == 0:
             log.warning(
-                "%s: line %d that is not taken: %s: %r", self._source, self.count, error, line[:200]
+                "%s: line %d that is refused: %s: %r", self._source, self.count, error, line[:200]
             )
         if self.count == 1:
-            self._tell(f"{self._source} wrote lines that are not taken, the first one: {error}")
+            self._tell(f"{self._source} wrote lines that are refused, the first one: {error}")
 
 
 @dataclass(frozen=True)

@@ -272,7 +272,7 @@ class Works(ABC, Generic[_Spec]):
     def declare(self, name: str) -> None:
         """Begin the work whose declaration is in the cluster's folder, unless it has begun.
 
-        Raises ClusterError if the declaration cannot be read, its name is taken, or such work
+        Raises ClusterError if the declaration cannot be read, its name is in use, or such work
         cannot begin here.
         """
         if name in self.state.of_kind(self.kind):

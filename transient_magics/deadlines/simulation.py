@@ -255,7 +255,7 @@ class Simulation:
                 self.progress = self.progress.started(self.now, int(self.step))
             self.step = min(self.step + speed * self.period, self.work)
             if speeds is None and here:
-                self.progress = self.progress.told(
+                self.progress = self.progress.progressed(
                     self.now + self.period, int(self.step), render_machines(machines), self.rate
                 )
             done = self.step >= self.work
@@ -311,7 +311,7 @@ class Simulation:
         if names:
             if not self.progress.began:
                 self.progress = self.progress.started(self.now, int(self.step))
-            self.progress = self.progress.told(self.now, int(self.step), "")
+            self.progress = self.progress.progressed(self.now, int(self.step), "")
 
     def _left(self, requested: Workers, there: int) -> list[Vm]:
         """Return the requested VMs that still exist."""

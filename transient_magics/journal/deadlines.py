@@ -63,7 +63,7 @@ class DeadlineState:
         """Return the state after training starts at a saved step."""
         return replace(self.changed().saved(step), began=self.began or (at, step))
 
-    def told(self, at: float, step: int, machines: str, rate: float = 1.0) -> Self:
+    def progressed(self, at: float, step: int, machines: str, rate: float = 1.0) -> Self:
         """Return the state after a progress report of these workers.
 
         `rate` is the rate of the cloud's clock relative to this one.

@@ -187,61 +187,61 @@ def was_elsewhere(history: Iterable[Event]) -> bool:
     return any(isinstance(event, events.ControllerMoved) and event.vm for event in history)
 
 
-def differences(told: ClusterSpec | None, known: ClusterSpec) -> list[str]:
+def differences(before: ClusterSpec | None, present: ClusterSpec) -> list[str]:
     """Return the fields in which a journal differs from this machine's declaration, in order."""
-    if told:
-        other = asdict(told)
+    if before:
+        other = asdict(before)
     else:
         other = {}
-    return [name for name, value in asdict(known).items() if other.get(name) != value]
+    return [name for name, value in asdict(present).items() if other.get(name) != value]
 
 
 def resized(
-    known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: float
+    present: ClusterSpec, target: ClusterSpec, state: ClusterState, now: float
 ) -> ClusterSpec:
-    """Return `known` with the workers that this machine's user requests.
+    """Return `present` with the workers that this machine's user requests.
 
-    Only the groups of `wanted` are used, with their prices and zones, which were computed from
-    `known`, and its number of preparation VMs if that is larger. Traffic has the price of the
+    Only the groups of `target` are used, with their prices and zones, which were computed from
+    `present`, and its number of preparation VMs if that is larger. Traffic has the price of the
     parameter servers' zone, even if most workers run elsewhere.
 
     Raises ClusterError if they are too many, or if they would exceed the cost limit before the VMs
     end automatically. The end cannot be moved: Compute Engine changes the time limit of stopped
     VMs, not of running ones (instances.setScheduling).
     """
-    if wanted.worker_count > known.max_workers:
+    if target.worker_count > present.max_workers:
         what = (
-            f"{wanted.worker_count} workers exceed the limit of {known.max_workers} for "
-            f"{known.name}"
+            f"{target.worker_count} workers exceed the limit of {present.max_workers} for "
+            f"{present.name}"
         )
         raise ClusterError(
             what, fix="To have more, declare another cluster with a larger --max-workers."
         )
     # A declaration of an earlier version has no such price. The end of its VMs follows from its
     # cost until now.
-    end_hourly = known.end_hourly or known.most_hourly
+    end_hourly = present.end_hourly or present.most_hourly
     new = replace(
-        known,
-        groups=wanted.groups,
-        prices=wanted.prices,
-        candidates=wanted.candidates,
+        present,
+        groups=target.groups,
+        prices=target.prices,
+        candidates=target.candidates,
         end_hourly=end_hourly,
-        preparation=max(known.preparation, wanted.preparation),
+        preparation=max(present.preparation, target.preparation),
     )
     servers = (vm.zone for vm in state.serving if vm.role == PARAMETER_SERVER)
     home = next(servers, new.home_zone)
     traffic = {zone: transfer_price(zone, home).dollars_per_gib for zone in new.all_zones}
     # Traffic with zones that the cluster leaves stays on the bill.
     traffic = {
-        **known.transfer_prices,
+        **present.transfer_prices,
         **traffic,
     }
     new = replace(new, transfer_prices={zone: price for zone, price in traffic.items() if price})
     cost = at_the_end(state, new, now)
     if (
-        known.max_cost is not None
-        and cost > known.max_cost * (1 + 1e-9)
-        and new.most_hourly > known.most_hourly
+        present.max_cost is not None
+        and cost > present.max_cost * (1 + 1e-9)
+        and new.most_hourly > present.most_hourly
     ):
         left = render_duration(state.seconds_left(now))
         if new.preparation:
@@ -250,10 +250,10 @@ def resized(
             prepared = ""
         what = (
             f"{new.spec}{prepared} could cost {render_money(cost)} until the VMs of "
-            f"{known.name} end in {left}"
+            f"{present.name} end in {left}"
         )
         raise ClusterError(
-            f"{what}, more than its limit of {render_money(known.max_cost)}; Compute Engine "
+            f"{what}, more than its limit of {render_money(present.max_cost)}; Compute Engine "
             "cannot change the end of a running VM",
             fix="Use fewer workers. A cluster declared with --max-workers N ends early enough for "
             "N workers.",
@@ -279,9 +279,9 @@ def declared_below(place: Path, file: str) -> list[str]:
 
 def waiting(directory: Path, state: ClusterState, kind: str) -> list[str]:
     """Return the names of declared work that no controller has recorded yet, oldest first."""
-    known = state.of_kind(kind)
+    declared = state.of_kind(kind)
     found = declared_below(directory / KINDS[kind].folder, KINDS[kind].file)
-    return [name for name in found if name not in known]
+    return [name for name in found if name not in declared]
 
 
 def read_declaration(

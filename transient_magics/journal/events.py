@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from ..errors import JournalError
-from ..protocol import events as known
+from ..protocol import events as protocol_events
 from ..protocol.checks import Amount, Count, KindOfWork, Name, NameOrNone, at_least, clipped, within
 from ..protocol.events import FACT, INTENTION, Event
 from ..protocol.events import event as _event
@@ -110,7 +110,7 @@ class ClusterAdvised(Event):
 
     `zones`: by zone, the probability that one is available (0 to 1) and the seconds for which most
     run (0: unknown). `preempted`: by zone, the share of the Spot VMs that ended within a week
-    because of preemption, if known. `measured`: the values come from recent requests of this
+    because of preemption, if it is available. `measured`: the values come from recent requests of this
     machine, which rented VMs and deleted them, and not from Compute Engine.
     """
 
@@ -228,7 +228,7 @@ class VmBootStep(Event):
 class VmBootFailed(Event):
     """The VM failed to boot. `reason` is a clause.
 
-    `lines`: the end of its output, if known.
+    `lines`: the end of its output, if it was read.
     """
 
     vm: Name
@@ -739,14 +739,14 @@ def encode(event: Event) -> bytes:
 
 def kinds() -> list[str]:
     """Return all kinds of events, and their families, in order."""
-    found = known.kinds()
+    found = protocol_events.kinds()
     return sorted({*found, *(kind.partition(".")[0] for kind in found)})
 
 
 def decode(line: bytes) -> Event:
     """Read the event of one line. Raises JournalError for an invalid line, such as a torn one."""
     try:
-        return known.decode(line)
+        return protocol_events.decode(line)
     except ValueError as error:
         raise JournalError(
             f"A journal line cannot be read: {error}", where=repr(line[:80])
@@ -760,6 +760,6 @@ def from_dict(kind: str, values: Mapping[str, object]) -> Event:
     field.
     """
     try:
-        return known.from_values({**values, "kind": kind})
+        return protocol_events.from_values({**values, "kind": kind})
     except ValueError as error:
         raise JournalError(f"An event cannot be read: {error}") from error

@@ -51,7 +51,7 @@ def starting(directory: Path, since: float) -> bool:
     return not (directory / LOCK).exists() and time.time() - since < _START_SECONDS
 
 
-def held(directory: Path) -> bool:
+def is_locked(directory: Path) -> bool:
     """Return whether a process holds the lock of `directory`."""
     try:
         # Opening it for reading also works without write access.

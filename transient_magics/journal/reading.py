@@ -26,16 +26,18 @@ def read(path: Path) -> list[Event]:
         return []
 
 
-async def follow(path: Path, anew: Callable[[], None] = lambda: None) -> AsyncIterator[list[Event]]:
+async def follow(
+    path: Path, restarted: Callable[[], None] = lambda: None
+) -> AsyncIterator[list[Event]]:
     """Yield the events in batches: first all present ones (perhaps none), then new ones.
 
-    If the file is shortened or replaced, it is read from its first line, after a call of `anew`.
+    If the file is shortened or replaced, `restarted` is called and the file read from its start.
     """
     first = True
     if not path.exists():
         first = False
         yield []
-    async for end, block in jsonl.follow(path, restarted=anew):
+    async for end, block in jsonl.follow(path, restarted=restarted):
         events, _ = decode_lines(block)
         if events or first or end == len(block):
             first = False

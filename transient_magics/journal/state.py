@@ -1,7 +1,7 @@
 """The state of a cluster, of its VMs and of its runs, as the result of its journal's events.
 
-The rules by which events change it are in `folding`. Everything here is immutable: a rule makes a
-new state. Times are in seconds since 1970, and 0 if something has not happened yet.
+The rules by which events change it are in `folding`. Nothing here changes: a rule makes a new
+state. Times are in seconds since 1970, and 0 if something has not happened yet.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from ..clock import Clock
 from ..errors import NameTakenError, UnknownWorkError, unknown
@@ -20,7 +20,7 @@ from ..protocol.run import RunSpec
 from ..protocol.vm_events import TrainBest, TrainData, TrainMeasured, TrainSlow
 from ..spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec
 from ..spec.cluster import places, slot_of
-from ..spec.namespace import refusal
+from ..spec.namespace import possible_studies, refusal
 from . import events as e
 from .deadlines import DeadlineState
 from .events import Event
@@ -90,9 +90,12 @@ class VmState:
     coming: bool = False
     """Whether it was rented for a move that is not complete yet: no work has it."""
     left: bool = False
-    """Whether the cluster no longer needs it, after a move or a smaller size: it is deleted."""
+    """Whether the cluster has left it behind, after a move or a smaller size: it is deleted.
+
+    This is unlike the state `leaving`, which a preemption notice causes.
+    """
     left_at: float = 0.0
-    """When the cluster gave it up."""
+    """When the cluster left it behind."""
     arrived_at: float = 0.0
     """The end of the move for which it was rented; infinite if the cluster stayed."""
     gib_price: float | None = None
@@ -186,6 +189,16 @@ class Preparation:
     waited: tuple[tuple[float, float], ...] = ()
 
 
+class EvaluatedPart(NamedTuple):
+    """The part of its split that an evaluation covered, as in TrainEvaluated."""
+
+    examples: int = 0
+    complete: bool = True
+    of: int = 0
+    """Examples of the whole split; 0 if unknown."""
+    endless: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class RunState(Work[RunSpec]):
     """One run. Its phase is never `stopped`: `stopped` says whether it finished early.
@@ -217,8 +230,8 @@ class RunState(Work[RunSpec]):
     """The `gs://` path of the checkpoint of `shipped_step`."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Metrics of the latest evaluation; NaN if a value is not a number."""
-    evaluated: tuple[int, bool, int, bool] = (0, True, 0, False)
-    """Fields `examples`, `complete`, `of` and `endless` of the latest TrainEvaluated."""
+    evaluated: EvaluatedPart = field(default_factory=EvaluatedPart)
+    """The part of the split on which `metrics` were computed."""
     unevaluated: tuple[float, int, str] | None = None
     """Time, step and reason, if the latest evaluation failed."""
     unsaved: tuple[float, int, str] | None = None
@@ -260,23 +273,24 @@ class RunState(Work[RunSpec]):
         """Return the seconds to its last step at the latest speed; infinity if not recent."""
         if not self.series or not self.workers:
             return math.inf
-        told_at, step, _, speed = self.series[-1]
-        if speed <= 0 or now - told_at > _STALE_SECONDS:
+        reported_at, step, _, speed = self.series[-1]
+        age = now - reported_at
+        if speed <= 0 or age > _STALE_SECONDS:
             return math.inf
-        return max(0.0, (self.train_steps - step) / speed - (now - told_at))
+        return max(0.0, (self.train_steps - step) / speed - age)
 
-    def comes_to(self, goal: Objective) -> float | None:
+    def value_of(self, goal: Objective) -> float | None:
         """Return its value by `goal` so far.
 
         This is the best finite value if the run has an objective, else the latest one. None if it
         was not measured, NaN if the latest one is not a number.
         """
         values = [found[goal.metric] for _, _, found in self.evaluations if goal.metric in found]
-        known = [value for value in values if math.isfinite(value)]
-        if known and self.spec.objective is not None:
+        finite = [value for value in values if math.isfinite(value)]
+        if finite and self.spec.objective is not None:
             if goal.direction == "max":
-                return max(known)
-            return min(known)
+                return max(finite)
+            return min(finite)
         return self.metrics.get(goal.metric)
 
 
@@ -284,10 +298,10 @@ Claim = Work[object]
 """Any work that may have workers."""
 
 
-def unknown_run(name: str, **known: object) -> RunState:
+def unknown_run(name: str, **fields: object) -> RunState:
     """Return a run whose declaration has only these fields, which were checked."""
     spec = cast("Callable[..., RunSpec]", RunSpec)
-    return RunState(name, spec(**{"name": name, "train_steps": 0, **known}))
+    return RunState(name, spec(**{"name": name, "train_steps": 0, **fields}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +316,7 @@ class Relocation:
 class Reclaim:
     """VMs that the provider wants back: its request, the proposal, and the answer."""
 
-    wanted: e.ReclaimWanted
+    request: e.ReclaimWanted
     proposed: e.ReclaimProposed | None = None
     answered: e.ReclaimAnswered | None = None
 
@@ -318,7 +332,7 @@ class ClusterState:
     ready_at: float = 0.0
     ended_at: float = 0.0
     reason: str = ""
-    vms: dict[str, VmState] = field(default_factory=dict[str, VmState])
+    vms: Mapping[str, VmState] = field(default_factory=dict[str, VmState])
     works: Works = field(default_factory=Works)
     """All work that was ever declared on the cluster, by name: one name space for all kinds."""
     failed_boots: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -339,7 +353,7 @@ class ClusterState:
         default_factory=dict[str, tuple[tuple[int, float, float], ...]]
     )
     """Earlier places of each work, each with begin and end."""
-    held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    held_back: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Runs that wait although they have enough workers.
 
     For each: what it waits for (check, memory, link), and why, a clause.
@@ -349,7 +363,7 @@ class ClusterState:
     order: tuple[str, ...] = ()
     """The order of the runs at the time of the user's last change of it."""
     clock: Clock = field(default_factory=Clock)
-    advice: dict[str, e.ClusterAdvised] = field(default_factory=dict[str, e.ClusterAdvised])
+    advice: Mapping[str, e.ClusterAdvised] = field(default_factory=dict[str, e.ClusterAdvised])
     """The latest advice, by GPU."""
     preparers: Mapping[int, str] = field(default_factory=dict[int, str])
     """The run for which the VM in a slot prepares mini-batches, or did."""
@@ -361,6 +375,7 @@ class ClusterState:
     forgotten_dollars: float = 0.0
     """The maximum cost of the cluster before its journal was removed."""
     recent: tuple[Event, ...] = ()
+    """The latest events, without frequent ones (`folding.RECENT`), the oldest first."""
     seq: int = 0
     passed_over: int = 0
     """Number of events that did not fit the state."""
@@ -383,7 +398,7 @@ class ClusterState:
     @property
     def wanted_back(self) -> list[str]:
         """The living VMs without a notice among those of which the provider wants some back."""
-        names = self.reclaim.wanted.vms if self.reclaim else ()
+        names = self.reclaim.request.vms if self.reclaim else ()
         return [
             name
             for name in names
@@ -395,9 +410,9 @@ class ClusterState:
         """The number of VMs in `wanted_back` that have to go."""
         if self.reclaim is None:
             return 0
-        return max(
-            self.reclaim.wanted.number - len(self.reclaim.wanted.vms) + len(self.wanted_back), 0
-        )
+        request = self.reclaim.request
+        gone = len(request.vms) - len(self.wanted_back)
+        return max(request.number - gone, 0)
 
     @property
     def proposed_to_go(self) -> tuple[str, ...]:
@@ -437,19 +452,20 @@ class ClusterState:
     @property
     def unused_since(self) -> float:
         """When it became idle or stranded; 0 if it is neither, or has work without servers."""
-        if self.needs_workers_alone:
+        if self.has_work_without_servers:
             return 0.0
         return min(filter(None, (self.idle_since, self.stranded_since)), default=0.0)
 
     @property
     def _servers(self) -> Iterable[VmState]:
         """The latest VM in each slot of a parameter server."""
-        known = (
+        servers = (
             vm
             for vm in self.vms.values()
             if vm.role == PARAMETER_SERVER and not vm.coming and not vm.left
         )
-        return {vm.slot: vm for vm in known}.values()
+        # Later VMs replace earlier ones of their slot.
+        return {vm.slot: vm for vm in servers}.values()
 
     def seconds_left(self, now: float) -> float:
         """Return the seconds on this machine's clock until time or cost limits end the cluster."""
@@ -484,7 +500,7 @@ class ClusterState:
                 error=UnknownWorkError,
             )
 
-    def taken(self, kind: str, name: str, *, owner: str | None = None) -> str:
+    def name_conflict(self, kind: str, name: str, *, owner: str | None = None) -> str:
         """Return why new work of this kind cannot have `name`, in one sentence; empty if it can.
 
         `owner`: the study or bag to which the work belongs (default: the one that requested work of
@@ -496,7 +512,7 @@ class ClusterState:
 
     def refuse_taken(self, kind: str, name: str) -> None:
         """Raise NameTakenError if other work of the cluster has or reserves the name."""
-        if why := self.taken(kind, name):
+        if why := self.name_conflict(kind, name):
             raise NameTakenError(why, fix="Choose another --name.")
 
     def _owner(self, name: str) -> str:
@@ -507,8 +523,12 @@ class ClusterState:
         return ""
 
     def study_of(self, run: str) -> str:
-        """Return the study that reserves the name of the run for a trial; empty if none."""
-        return next((name for name in self.of_kind("study") if run.startswith(f"{name}-")), "")
+        """Return the study that reserves the name of the run for a trial; empty if none.
+
+        Studies that would reserve the same name cannot both be declared (`spec.namespace`).
+        """
+        studies = self.of_kind("study")
+        return next((study for study in possible_studies(run) if study in studies), "")
 
     @property
     def run(self) -> RunState | None:
@@ -533,7 +553,7 @@ class ClusterState:
         return [work for work in self.of(state).values() if not work.over]
 
     @property
-    def needs_workers_alone(self) -> bool:
+    def has_work_without_servers(self) -> bool:
         """Whether work is active that needs no parameter servers: a job, Dask cluster or bag."""
         return any(not work.over and not work.trains for work in self.works.values())
 
@@ -542,13 +562,13 @@ class ClusterState:
         """All work that has workers and is not over, in the order in which it begins."""
         places = {name: place for place, name in enumerate(self.order)}
         works = [work for kind in KINDS for work in self.of_kind(kind).values()]
-        found = [work for work in works if work.leases and not work.over]
+        found = [work for work in works if work.takes_workers and not work.over]
         return sorted(
             found, key=lambda work: (places.get(work.name, len(places)), work.declared_at)
         )
 
     @property
-    def due(self) -> RunState | None:
+    def deadline_run(self) -> RunState | None:
         """The run with a deadline, which has the cluster for itself."""
         return next((run for run in self.turns if run.spec.finish_by), None)
 
@@ -559,7 +579,7 @@ class ClusterState:
         After the end of the run, those on demand are no longer needed; the others stay for later
         work.
         """
-        if run := self.due:
+        if run := self.deadline_run:
             if run.deadline and run.deadline.acted:
                 return run.deadline.acted.machines
             return None
@@ -574,7 +594,7 @@ class ClusterState:
         return [run for run in self.turns if not self.has_begun(run)]
 
     @property
-    def active_run(self) -> RunState | None:
+    def current_or_next_run(self) -> RunState | None:
         """The first run that trains; else the next one in the queue."""
         turns = self.turns
         return next((run for run in turns if self.has_begun(run)), next(iter(turns), None))
@@ -583,7 +603,7 @@ class ClusterState:
     def studying(self) -> bool:
         """Whether work that begins runs is active: a study, which may have no run at a moment."""
         return any(
-            work.trains and not work.leases and not work.over for work in self.works.values()
+            work.trains and not work.takes_workers and not work.over for work in self.works.values()
         )
 
     def has_begun(self, run: Claim) -> bool:

@@ -33,8 +33,8 @@ class Work(Generic[_Spec]):
     """The name of its kind in `kinds.KINDS`."""
     trains: ClassVar[bool] = False
     """Whether it needs parameter servers. Other work needs workers alone."""
-    leases: ClassVar[bool] = True
-    """Whether it has workers itself, not through work that it begins."""
+    takes_workers: ClassVar[bool] = True
+    """Whether it has workers itself, not only through work that it begins."""
     begins_with_fewer: ClassVar[bool] = False
     """Whether it begins with fewer workers than declared if its cluster has fewer."""
 
@@ -94,7 +94,7 @@ class Work(Generic[_Spec]):
         return False
 
     @property
-    def has_cluster_alone(self) -> bool:
+    def owns_cluster(self) -> bool:
         """Whether its cluster was made for it alone, and ends with it."""
         return False
 

@@ -428,7 +428,7 @@ class Display:
             [
                 work.name
                 for work in state.works.values()
-                if work.over and not work.trains and not work.leases
+                if work.over and not work.trains and not work.takes_workers
             ],
         )
         if self._page_seen:

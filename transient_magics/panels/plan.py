@@ -170,8 +170,8 @@ def deadline_curve(cost: DeadlineCost) -> str:
         "L".join(f"{across(hours):.1f} {up(dollars):.1f}" for hours, dollars in path)
         for path in (edge, [(point.hours, point.dollars) for point in points])
     )
-    x = across(cost.wanted.hours)
-    y = up(cost.wanted.dollars)
+    x = across(cost.requested.hours)
+    y = up(cost.requested.dollars)
     return (
         f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img' "
         "style='display:block;max-width:100%' aria-label='Dollars over "

@@ -161,7 +161,7 @@ class Choice:
     def worker_price(self, workload: Workload, group: WorkerGroup) -> VmPrice:
         """Return dollars per hour of one of the group's VMs.
 
-        Raises DeclarationError if no price is known.
+        Raises DeclarationError if there is no price.
         """
         return self.prices(workload).worker_price(group.accelerator, group.zone or "")
 

@@ -103,7 +103,9 @@ class Target:
     def __str__(self) -> str:
         return f"{self.metric}{self.sign}{self.value:g}"
 
-    def known(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> tuple[float, bool]:
+    def reached_at(
+        self, evaluations: Iterable[tuple[int, Mapping[str, float]]]
+    ) -> tuple[float, bool]:
         """Return the step at which a run reached the target, and True.
 
         The step is interpolated between two evaluations. For a run that did not reach the target,
@@ -437,7 +439,7 @@ class TargetSteps:
 
         Raises PlanError if none of them reached the target.
         """
-        seen = [(each, *target.known(each.evaluations)) for each in records if each.batch_size]
+        seen = [(each, *target.reached_at(each.evaluations)) for each in records if each.batch_size]
         self._ways = [
             Way(each.batch_size, each.global_batch, step * each.batch_size, reached)
             for each, step, reached in seen
@@ -467,8 +469,8 @@ class TargetSteps:
         )
         self._model: ExamplesModel | None = None
         if self.depends_on_workers:
-            told = _telling(self._whole, lambda way: way.whole)
-            self._model = ExamplesModel.fit([way.whole for way in told], told, self.noise)
+            ways = _telling(self._whole, lambda way: way.whole)
+            self._model = ExamplesModel.fit([way.whole for way in ways], ways, self.noise)
 
     def need(self, workers: int) -> Need:
         """Return the examples that `workers` need. Raises PlanError if they are unknown."""
@@ -507,14 +509,14 @@ class TargetSteps:
                 source = self.need(workers).source
             else:
                 source = self._line
-            said = (
+            words = (
                 f"{source}; global batches of {model.smallest} to {model.largest}, R² "
                 f"{model.r2:.2f}, {self.noise}"
             )
         else:
             lacking = f"The number of workers is left out: {self._lacking()}"
-            said = f"{self._by_mini_batch().source}. {lacking}"
-        return f"Steps to {self._target}: {said}."
+            words = f"{self._by_mini_batch().source}. {lacking}"
+        return f"Steps to {self._target}: {words}."
 
     @property
     def _line(self) -> str:
@@ -557,13 +559,13 @@ class TargetSteps:
         if any(way.reached for way in same):
             seen = self._seen(same, f"a mini-batch of {self._batch}")
             return replace(seen, guess=guess or seen.guess)
-        told = _telling(self._ways, lambda way: way.batch)
-        model = ExamplesModel.fit([way.batch for way in told], told)
+        ways = _telling(self._ways, lambda way: way.batch)
+        model = ExamplesModel.fit([way.batch for way in ways], ways)
         needed = model.predict(self._batch, "mini-batch")
         return Need(
             needed,
             model.error_at(self._batch),
-            f"a line through {len(told)} runs, R² {model.r2:.2f}",
+            f"a line through {len(ways)} runs, R² {model.r2:.2f}",
             guess,
         )
 
@@ -572,13 +574,13 @@ class TargetSteps:
         mean = float(examples.mean())
         count = sum(way.reached for way in ways)
         error = spread(examples / mean - 1, 1, np.ones(len(examples)), _USUAL_SPREAD)
-        said = f"{count} run{'' if count == 1 else 's'} with {what} got there"
+        words = f"{count} run{'' if count == 1 else 's'} with {what} got there"
         if late := sum(not way.reached for way in ways):
-            said += f", {late} had not by {'its' if late == 1 else 'their'} end"
+            words += f", {late} had not by {'its' if late == 1 else 'their'} end"
         return Need(
             mean,
             error,
-            said,
+            words,
             "one run that got there does not tell how others differ" if count == 1 else "",
         )
 
@@ -636,20 +638,20 @@ def _filled(
 
     `fitted` returns a model's value for each of the given values. Expectation and fit alternate.
     """
-    known = np.array([way.examples for way in ways])
+    examples = np.array([way.examples for way in ways])
     reached = np.array([way.reached for way in ways])
-    values = known.copy()
+    values = examples.copy()
     for _ in range(_ROUNDS if not reached.all() else 0):
         expected = fitted(values)
         left = float(((values - expected)[reached] ** 2).mean()) ** 0.5
         deviation = max(left, _USUAL_SPREAD * float(np.abs(expected).mean()))
-        beyond = (known - expected) / deviation
+        beyond = (examples - expected) / deviation
         more = (
             deviation
             * np.exp(-(beyond**2) / 2 - special.log_ndtr(-beyond))
             / math.sqrt(2 * math.pi)
         )
-        values = np.where(reached, known, np.maximum(expected + more, known))
+        values = np.where(reached, examples, np.maximum(expected + more, examples))
     return values
 
 
@@ -739,10 +741,10 @@ class Accuracies:
 
 def _evaluated(record: Record, steps: int) -> float | None:
     """Return a run's accuracy at the evaluation nearest to `steps`, or None if none is near."""
-    told = [
+    by_distance = [
         (abs(step - steps), metrics[METRIC])
         for step, metrics in record.evaluations
         if METRIC in metrics
     ]
-    away, value = min(told)
+    away, value = min(by_distance)
     return value if away <= _ALIKE * steps else None

@@ -270,13 +270,13 @@ def _workers(
 ) -> Workers:
     kind = _kind(vms[0])
     rate = state.clock.rate
-    known = speeds.step(kind)
+    estimate = speeds.step(kind)
     way = (startup.running + startup.usable) / rate + join
     return Workers(
         accelerator=kind,
         count=len(vms),
-        compute_seconds=known.seconds,
-        error=known.error,
+        compute_seconds=estimate.seconds,
+        error=estimate.error,
         hourly=vms[0].hourly + transfer,
         on_demand_hourly=vms[0].on_demand_hourly + transfer,
         lifetimes=None
@@ -320,8 +320,8 @@ class _Speeds:
         For a GPU that has not trained yet, they follow from its peak speed. Emulated GPUs are all
         alike.
         """
-        if known := self.seconds.get("") or self.seconds.get(kind):
-            return Estimate(known, 0.0, "measured")
+        if measured := self.seconds.get("") or self.seconds.get(kind):
+            return Estimate(measured, 0.0, "measured")
         seen = {each: Estimate(seconds, 0.0, "measured") for each, seconds in self.seconds.items()}
         mean = statistics.fmean(self.seconds.values())
         if self.emulated:
@@ -453,11 +453,11 @@ class Behind:
 
 def expected(workload: Workload, choice: Choice) -> Expected | None:
     """Return the joint speed of the workers of `choice`; None if its error was not measured."""
-    known = all(
+    is_measured = all(
         (step := workload.compute.get(choice.kind(group))) and step.measured
         for group in choice.groups
     )
-    if workload.synchronous or workload.guess or choice.far() or not known:
+    if workload.synchronous or workload.guess or choice.far() or not is_measured:
         return None
     if not workload.limit_measured and choice.load(workload) > _WELL_BELOW:
         return None
@@ -481,10 +481,10 @@ def behind(
     It is behind if it is outside of the interval and `below` that share of the expected speed.
     `rows` are the run's metrics in that time, which show the cause.
     """
-    wanted = expected(workload, choice)
-    if wanted is None or speed >= min(wanted.low, below * wanted.speed):
+    prediction = expected(workload, choice)
+    if prediction is None or speed >= min(prediction.low, below * prediction.speed):
         return None
-    return Behind(speed, wanted, _why(choice, speed / (below * wanted.speed), list(rows)))
+    return Behind(speed, prediction, _why(choice, speed / (below * prediction.speed), list(rows)))
 
 
 def _why(choice: Choice, share: float, rows: list[Mapping[str, Any]]) -> str:

@@ -25,7 +25,7 @@ from .speeds import throughput
 from .speeds.fitting import BY_PEAK_ERROR, Cell, fit
 from .speeds.throughput import SERVICE_ERROR, gpu_of, service_by_size, waiting
 from .speeds.workloads import PLACES, Estimate, Workload
-from .stalls.terms import Terms
+from .stalls.terms import StallMeasurement
 
 _VERSION = 2
 """The version of the files. Increase it with every change that makes earlier files unreadable."""
@@ -102,12 +102,12 @@ class ModelStore:
             return runs[newest[0]]
         return None
 
-    def stalls(self, source: Source) -> Mapping[str, Mapping[str, Terms]]:
+    def stalls(self, source: Source) -> Mapping[str, Mapping[str, StallMeasurement]]:
         """Return the stall measurements on VMs of a source, by run and kind of worker.
 
         The latest run comes last. Raises StoreError for a broken file.
         """
-        found: dict[str, Mapping[str, Terms]] = {}
+        found: dict[str, Mapping[str, StallMeasurement]] = {}
         for run, kinds in self._all_stalls().items():
             of_source = {kind: terms for kind, terms in kinds.items() if terms.source == source}
             if of_source:
@@ -126,19 +126,20 @@ class ModelStore:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._broken(error) from error
 
-    def _all_stalls(self) -> Mapping[str, Mapping[str, Terms]]:
+    def _all_stalls(self) -> Mapping[str, Mapping[str, StallMeasurement]]:
         kept = self._read().get("stalls", {})
         try:
             return {
                 run: {
-                    kind: Terms.from_dict(_called(run), terms) for kind, terms in kept[run].items()
+                    kind: StallMeasurement.from_dict(_called(run), terms)
+                    for kind, terms in kept[run].items()
                 }
                 for run in sorted(kept, key=_declared_at)
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._broken(error) from error
 
-    def keep_stalls(self, run: str, found: Mapping[str, Terms]) -> None:
+    def keep_stalls(self, run: str, found: Mapping[str, StallMeasurement]) -> None:
         """Store the result of a stall measurement; it replaces an earlier one of the same run."""
         stored = self._read()
         values = {kind: terms.to_dict() for kind, terms in found.items()}
@@ -231,10 +232,10 @@ class ModelStore:
         assumed = min(service_by_size(parameters), single / 2)
         found = fit(cells, service_seconds=assumed)
         waits, preparation = waiting(record.waits for record in records.values())
-        bound = {kind: terms for kind, terms in stalls.items() if terms.waited > 0}
+        bound = {kind: terms for kind, terms in stalls.items() if terms.input_wait_seconds > 0}
         if bound:
-            waits = {**waits, **{kind: terms.waited for kind, terms in bound.items()}}
-            inputs = (terms.input * terms.place.vcpus for terms in bound.values())
+            waits = {**waits, **{kind: terms.input_wait_seconds for kind, terms in bound.items()}}
+            inputs = (terms.input_seconds * terms.place.vcpus for terms in bound.values())
             preparation = statistics.fmean(inputs)
         joins = [statistics.median(record.joins) for record in records.values() if record.joins]
         notes = [_EMULATED] if source == "emulated" else []
@@ -273,7 +274,7 @@ class ModelStore:
             guess=untrained or ("it has not trained for long" if found.guessed else ""),
         )
 
-    def _terms(self, source: Source, wire: str) -> dict[str, Terms]:
+    def _terms(self, source: Source, wire: str) -> dict[str, StallMeasurement]:
         """Return the latest stall measurement with that wire, by kind of worker."""
         return {
             kind: terms
@@ -296,9 +297,11 @@ class ModelStore:
         return StoreError(what, where=str(self.path), fix="Delete that file.")
 
 
-def _observed(kind: str, terms: Terms) -> Observation:
+def _observed(kind: str, terms: StallMeasurement) -> Observation:
     """Return the speed of the workers of a kind in a stall measurement."""
-    return Observation({kind: terms.workers}, terms.servers, terms.workers / terms.step, _MEASURED)
+    return Observation(
+        {kind: terms.workers}, terms.servers, terms.workers / terms.step_seconds, _MEASURED
+    )
 
 
 def _called(run: str) -> str:

@@ -601,7 +601,7 @@ def accuracy_words(accuracy: Accuracy) -> str:
 
 def deadline_words(cost: DeadlineCost) -> list[str]:
     """Return the cost of a deadline and of others, and the assumptions."""
-    requested = cost.wanted
+    requested = cost.requested
     in_time = "all"
     if requested.chance != 1:
         in_time = f"{requested.chance:.0%}"

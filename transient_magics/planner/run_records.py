@@ -164,7 +164,7 @@ class Record:
             gradients=tuple(
                 (step, signal, noise) for step, signal, noise in values.get("gradients", ())
             ),
-            waits={kind: Waits(*told) for kind, told in values.get("waits", {}).items()},
+            waits={kind: Waits(*waits) for kind, waits in values.get("waits", {}).items()},
         )
 
 
@@ -183,7 +183,7 @@ def record(
     """
     state = replay(history)
     counts = _whole(history) if whole else _always
-    known = state.of(RunState).get(run)
+    run_state = state.of(RunState).get(run)
     model = model or {}
     sizes = [
         row["samples"] / row["steps"] for row in rows if row.get("samples") and row.get("steps")
@@ -200,7 +200,7 @@ def record(
         batch_size=round(statistics.median(sizes)) if sizes else 0,
         parameters=int(model.get("parameters", 0)),
         gigaflops=float(model.get("gigaflops", 0.0)),
-        over=known is not None and known.over,
+        over=run_state is not None and run_state.over,
         closing=_closing(history, rows, run),
         latest=max(((row["time"] / 1e9, row["step"]) for row in rows), default=None),
         workers=_workers(history, rows, run),
@@ -225,8 +225,8 @@ def _kinds(history: Sequence[Event]) -> Callable[[str, float], str]:
             )
 
     def kind(vm: str, at: float) -> str:
-        known = turns.get(vm, [(0.0, "cpu")])
-        return next((each for since, each in reversed(known) if since <= at), known[0][1])
+        changes = turns.get(vm, [(0.0, "cpu")])
+        return next((each for since, each in reversed(changes) if since <= at), changes[0][1])
 
     return kind
 
@@ -271,9 +271,9 @@ def _waits(
             continue
         if not counts(row["worker"], at):
             continue
-        known = found.get(kind, Waits(0.0, 0.0, 0))
+        total = found.get(kind, Waits(0.0, 0.0, 0))
         found[kind] = Waits(
-            known.waited + parts.input, known.seconds + parts.step, known.steps + steps
+            total.waited + parts.input, total.seconds + parts.step, total.steps + steps
         )
     return found
 
@@ -324,9 +324,9 @@ def _observations(
     }
     active: dict[str, int] = {}
     began = 0.0
-    told = sorted((row["time"] / 1e9, row["step"]) for row in rows)
-    if told:
-        last = told[-1][0]
+    progress = sorted((row["time"] / 1e9, row["step"]) for row in rows)
+    if progress:
+        last = progress[-1][0]
     else:
         last = 0.0
     for event in [*history, None]:
@@ -347,7 +347,7 @@ def _observations(
                 distant = any(regions.get(name) != servers_at[-1] for name in active)
             else:
                 distant = False
-            for speed, seconds in _parts(told, began + WARM_UP_SECONDS, at):
+            for speed, seconds in _parts(progress, began + WARM_UP_SECONDS, at):
                 yield Observation(dict(workers), max(servers, 1), speed, seconds, distant)
         if isinstance(event, WorkerJoined):
             active[event.worker] = event.number
@@ -366,7 +366,7 @@ _CHANGES = (WorkerJoined, WorkerLeft, TrainFinished, TrainFailed)
 
 
 def _parts(
-    told: Sequence[tuple[float, int]], since: float, until: float
+    progress: Sequence[tuple[float, int]], since: float, until: float
 ) -> list[tuple[float, float]]:
     """Return (steps per second, seconds) of each part of a stretch.
 
@@ -375,22 +375,23 @@ def _parts(
     count = min(max(int((until - since) / _PART_SECONDS), 1), _MOST_PARTS)
     seconds = (until - since) / count
     speeds = [
-        _speed(told, since + part * seconds, since + (part + 1) * seconds) for part in range(count)
+        _speed(progress, since + part * seconds, since + (part + 1) * seconds)
+        for part in range(count)
     ]
     if all(speed > 0 for speed in speeds):
         return [(speed, seconds) for speed in speeds]
-    whole = _speed(told, since, until)
+    whole = _speed(progress, since, until)
     if whole > 0:
         return [(whole, until - since)]
     return []
 
 
-def _speed(told: Sequence[tuple[float, int]], since: float, until: float) -> float:
-    begin = bisect_left(told, (since, 0))
-    end = bisect_left(told, (until, math.inf)) - 1
+def _speed(progress: Sequence[tuple[float, int]], since: float, until: float) -> float:
+    begin = bisect_left(progress, (since, 0))
+    end = bisect_left(progress, (until, math.inf)) - 1
     if end <= begin:
         return 0.0
-    (first, before), (last, step) = told[begin], told[end]
+    (first, before), (last, step) = progress[begin], progress[end]
     if last > first:
         return (step - before) / (last - first)
     return 0.0
@@ -459,10 +460,10 @@ def starts_of(states: Iterable[ClusterState]) -> Starts:
     for state in states:
         for each in _usable(state):
             seen.setdefault((each.gpu, each.transient), []).append(each)
-    known = {kind: start for kind, some in seen.items() if (start := _start(some))}
+    own_starts = {kind: start for kind, some in seen.items() if (start := _start(some))}
 
     def starts(gpu: str, transient: bool, place: str) -> Start:
-        return known.get((gpu, transient)) or published_starts(gpu, transient, place)
+        return own_starts.get((gpu, transient)) or published_starts(gpu, transient, place)
 
     return starts
 

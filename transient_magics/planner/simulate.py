@@ -191,8 +191,8 @@ class Outcome:
         # uncertainty of lifetimes. With few lost courses, chance is most of the difference, and the
         # rest is uncertain, so its upper standard error counts.
         differ = float(shares.var()) * (1 + (2 / (BLOCKS - 1)) ** 0.5)
-        known = max((differ - among / size) / (1 - 1 / size), 0.0) + among / runs
-        certainty = among / min(known, 0.99 * among) - 1
+        variance = max((differ - among / size) / (1 - 1 / size), 0.0) + among / runs
+        certainty = among / min(variance, 0.99 * among) - 1
         return _beta(mean * certainty, (1 - mean) * certainty, level)
 
 
@@ -363,14 +363,14 @@ class _Fleet:
         ages = np.concatenate(
             [np.array(group.ages or (0.0,) * group.count) for group in course.groups]
         )
-        known = np.concatenate(
+        recorded = np.concatenate(
             [np.array(group.ready_in or (-1.0,) * group.count) for group in course.groups]
         )
-        on_its_way = np.maximum(known - self.join - self.usable / course.rate, 0.0)
+        on_its_way = np.maximum(recorded - self.join - self.usable / course.rate, 0.0)
         running = np.where(
-            ages > 0, -ages * _HOUR / course.rate, np.where(known >= 0, on_its_way, running)
+            ages > 0, -ages * _HOUR / course.rate, np.where(recorded >= 0, on_its_way, running)
         )
-        return running, np.where(known >= 0, known, ready)
+        return running, np.where(recorded >= 0, recorded, ready)
 
     def _start(
         self, course: Course, random: np.random.Generator, requested: Array
@@ -427,10 +427,10 @@ def _simulate(
     chain: list[_Generation] = []
     # Courses that end after the last known generation of their VMs.
     open_runs = np.arange(runs)
-    wanted = 2
+    length = 2
     over = False
     while len(open_runs) and not over:
-        while len(chain) < wanted:
+        while len(chain) < length:
             if (following := next(generations, None)) is None:
                 over = True
                 break
@@ -451,7 +451,7 @@ def _simulate(
             known_until = end[:, :, -1].min(axis=1)
         else:
             known_until = np.full(len(open_runs), np.inf)
-        if wanted < _MOST_GENERATIONS:
+        if length < _MOST_GENERATIONS:
             settled = found <= known_until
         else:
             settled = np.ones(len(open_runs), dtype=bool)
@@ -466,7 +466,7 @@ def _simulate(
         )
         revoked[at] = (end[settled] < found[settled, np.newaxis, np.newaxis]).sum(axis=(1, 2))
         open_runs = open_runs[~settled]
-        wanted *= 2
+        length *= 2
     return Outcome(finish / _HOUR, course.spent + dollars, revoked, lasted / _HOUR)
 
 

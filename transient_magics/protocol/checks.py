@@ -142,23 +142,23 @@ def clipped(value: str) -> str:
     return value.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore")
 
 
-def plain(said: str, most: int = MOST_CHARACTERS) -> str:
+def plain(text: str, most: int = MOST_CHARACTERS) -> str:
     """Return foreign text with a bounded length and without control characters.
 
     Terminal sequences are removed. Other control characters, direction marks and surrogates become
     `\ufffd`. Lines and tabs stay. A carriage return starts a new line, so each state of a progress
     bar gets its own line. A text longer than `most` characters is cut and ends with an ellipsis.
     """
-    said = _ESCAPES.sub("", said[: 4 * most]).replace("\r\n", "\n").replace("\r", "\n")
-    said = _UNSEEN.sub("\ufffd", said)
-    if len(said) <= most:
-        return said
-    return f"{said[: most - 1]}…"
+    text = _ESCAPES.sub("", text[: 4 * most]).replace("\r\n", "\n").replace("\r", "\n")
+    text = _UNSEEN.sub("\ufffd", text)
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…"
 
 
-def all_plain(said: str) -> str:
+def all_plain(text: str) -> str:
     """Return foreign text without control characters, at any length."""
-    return plain(said, most=len(said) + 1)
+    return plain(text, most=len(text) + 1)
 
 
 def _integer(value: object) -> int:
@@ -263,12 +263,12 @@ def built(cls: type[_Class], values: object) -> _Class:
     Raises ValueError with the name of the invalid field.
     """
     try:
-        return cls(**known(cls, an_object(values)))
+        return cls(**known_fields(cls, an_object(values)))
     except TypeError as error:
         raise ValueError(str(error)) from None
 
 
-def known(cls: type, values: Mapping[str, object]) -> dict[str, object]:
+def known_fields(cls: type, values: Mapping[str, object]) -> dict[str, object]:
     """Return the checked fields of a dataclass among plain values; some fields may be missing.
 
     Raises ValueError with the name of the invalid field.

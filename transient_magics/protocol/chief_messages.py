@@ -161,7 +161,7 @@ class Called(Message):
 class Stepping(Message):
     """The notice that the worker applied its first gradient.
 
-    `speed` is the speed of its accelerator relative to a K80, if known. `program` is the
+    `speed` is the speed of its accelerator relative to a K80; 0 without a GPU. `program` is the
     fingerprint of the run's program in the worker's process, as JSON
     (runtime/training/reproducibility.py).
     """

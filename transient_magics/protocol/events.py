@@ -102,14 +102,14 @@ def kinds() -> Mapping[str, type[Event]]:
     return _KINDS
 
 
-def taken(
-    line: bytes, kinds: Mapping[str, type[Event]], teller: str, since: int, until: int
+def read_foreign(
+    line: bytes, kinds: Mapping[str, type[Event]], sender: str, since: int, until: int
 ) -> Event:
     """Read an event of one of `kinds` from a foreign line.
 
     Its time must lie between `since` and `until` (ns), with a tolerance of one day. Control
     characters are removed from its texts, because tables and results may be printed in a terminal.
-    Raises ValueError for any other line; `teller` names the sender in the error.
+    Raises ValueError for any other line; `sender` names the sender in the error.
     """
     values = checks.parsed_object(line)
     kind = values.get("kind")
@@ -118,7 +118,7 @@ def taken(
     else:
         cls = None
     if cls is None:
-        raise ValueError(f"{teller} sent an event of the unexpected kind {kind!r:.80}")
+        raise ValueError(f"{sender} sent an event of the unexpected kind {kind!r:.80}")
     values.pop("seq", None)
     found = checks.built(cls, values)
     if not since - _DAY <= found.time <= until + _DAY:

@@ -131,9 +131,9 @@ class Position:
     def _is_other(self, file: int) -> bool:
         status = os.fstat(file)
         head = os.pread(file, _HEAD_BYTES, 0)
-        known = self._file or status.st_ino
+        inode = self._file or status.st_ino
         other = (
-            known != status.st_ino
+            inode != status.st_ino
             or status.st_size < self.offset
             or not head.startswith(self._head)
         )

@@ -52,7 +52,7 @@ It means that all files of the run have arrived here.
 STANDBY = "standby"
 """A marker on a VM while the run trains elsewhere, until the handover.
 
-It holds the address of the current chief, if that is known.
+It holds the address of the current chief, if there is one.
 """
 TRACE_WANTED = "trace.wanted"
 TRACE = "trace.json.gz"

@@ -45,8 +45,8 @@ class Message(Line):
 
     def to_dict(self) -> dict[str, object]:
         """Return the message as JSON values, `do` first, with texts cut to the accepted length."""
-        said = {name: value for name, value in asdict(self).items() if value is not None}
-        return {"do": self.do, **{name: _clipped(value) for name, value in said.items()}}
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"do": self.do, **{name: _clipped(value) for name, value in values.items()}}
 
     @property
     def encoded(self) -> bytes:
@@ -79,16 +79,16 @@ def kinds(*classes: type[_Message]) -> dict[str, type[_Message]]:
     return {each.do: each for each in classes}
 
 
-def read(line: bytes, known: Mapping[str, type[_Message]]) -> _Message:
-    """Read the message on a line as one of the classes in `known`, and check each field.
+def read(line: bytes, classes: Mapping[str, type[_Message]]) -> _Message:
+    """Read the message on a line as one of the classes in `classes`, and check each field.
 
-    Raises ValueError for any other line: UnknownWord if the kind is not in `known`.
+    Raises ValueError for any other line: UnknownWord if the kind is not in `classes`.
     """
     values = checks.parsed_object(line)
     do = values.get("do")
     if not isinstance(do, str):
         raise ValueError("the message has no kind (do)")
-    if (cls := known.get(do)) is None:
+    if (cls := classes.get(do)) is None:
         raise UnknownWord(f"unknown kind of message {do!r:.80}")
     try:
         return checks.built(cls, values)

@@ -87,19 +87,19 @@ class StepParts(NamedTuple):
         return StepParts(*(one + another for one, another in zip(self, other, strict=True)))
 
     @property
-    def told(self) -> list[float]:
+    def rounded(self) -> list[float]:
         """The seconds as in a metrics line."""
         return [round(seconds, 4) for seconds in self]
 
 
-def step_parts(told: Any) -> StepParts | None:
+def step_parts(values: Any) -> StepParts | None:
     """Read the parts from a metrics line; None if they are missing or invalid.
 
     A newer worker may report more values after these.
     """
-    if not isinstance(told, list):
+    if not isinstance(values, list):
         return None
-    seconds: list[Any] = list(cast("list[Any]", told))[: len(StepParts._fields)]
+    seconds: list[Any] = list(cast("list[Any]", values))[: len(StepParts._fields)]
     sound = all(
         type(seconds_) in (int, float) and math.isfinite(seconds_) and 0 <= seconds_ < _LONGEST
         for seconds_ in seconds
@@ -188,12 +188,14 @@ def packed(trace: Trace) -> bytes:
         "seconds": trace.seconds,
         "devices": trace.devices[:MOST_DEVICES],
         "left_out": trace.left_out + len(trace.operations) - len(longest),
-        "operations": [_told(each) for each in sorted(longest, key=lambda each: each.begin)],
+        "operations": [
+            _packed_operation(each) for each in sorted(longest, key=lambda each: each.begin)
+        ],
     }
     return gzip.compress(json.dumps(values, separators=(",", ":")).encode(), compresslevel=5)
 
 
-def _told(operation: Operation) -> list[Any]:
+def _packed_operation(operation: Operation) -> list[Any]:
     device, name, kind, begin, lasted, label = operation
     return [
         device,

@@ -1,6 +1,6 @@
 """Events that VMs report: of runs, through their chief, and of agents.
 
-Chief and agent write their lines from these classes (`told`), so the sender and the receiver share
+Chief and agent write their lines from these classes (`line_fields`), so the sender and the receiver share
 one definition. `from_chief` and `from_agent` read the lines, and refuse all others. The events of
 jobs and Dask clusters are in `works/jobs/events.py` and `works/dask/events.py`.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from . import checks
 from .agent_commands import Role
 from .checks import Amount, Count, Name, NameOrNone
-from .events import FACT, Event, event, taken
+from .events import FACT, Event, event, read_foreign
 from .step_parts import Measure
 
 VM = "a VM"
@@ -322,7 +322,7 @@ class TrainUnjudged(Event):
 
 @event("train.measured", FACT)
 class TrainMeasured(Event):
-    """A measure of a stall-measuring run was taken, in turn `repeat` (from 1).
+    """A measure of a stall-measuring run was completed, in turn `repeat` (from 1).
 
     `seconds`: the mean time of a step, by worker. `steps`: the number of steps, by worker.
     `straggler`: the seconds that a step of all workers would wait for the slowest worker, beyond
@@ -502,7 +502,7 @@ _OF_AGENT: dict[str, type[AgentLine]] = {
 }
 
 
-def told(event: Event) -> dict[str, object]:
+def line_fields(event: Event) -> dict[str, object]:
     """Return the fields of an event's line, with each text cut to the accepted length."""
     return {
         name: checks.clipped(value) if isinstance(value, str) else value
@@ -516,7 +516,7 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
     Its time must lie between `since` and `until` (ns), with a tolerance of one day. Raises
     ValueError for any other line.
     """
-    found = taken(line, _OF_CHIEF, VM, since, until)
+    found = read_foreign(line, _OF_CHIEF, VM, since, until)
     if found.values["run"] != run:
         raise ValueError(f"the {found.kind} event belongs to another run")
     return found
@@ -524,6 +524,6 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
 
 def from_agent(line: bytes, since: int, until: int) -> AgentLine:
     """Read an event from a line of an agent, as `from_chief` does for a chief."""
-    found = taken(line, _OF_AGENT, VM, since, until)
+    found = read_foreign(line, _OF_AGENT, VM, since, until)
     assert isinstance(found, AgentLine)
     return found

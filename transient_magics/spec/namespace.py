@@ -49,6 +49,19 @@ def refusal(
     return ""
 
 
+def possible_studies(name: str) -> Iterable[str]:
+    """Yield the names of studies that would reserve `name`: of `a-1-2` both `a-1` and `a`."""
+    suffix = layout.shared_input("")
+    if name.endswith(suffix):
+        yield name.removesuffix(suffix)
+    shorter = name
+    for _ in range(2):
+        shorter, dash, number = shorter.rpartition("-")
+        if not (dash and shorter and number.isdecimal() and number.isascii()):
+            return
+        yield shorter
+
+
 def dask_name(bag: str, number: int) -> str:
     """Return the name of the bag's `number`-th Dask cluster.
 
@@ -60,7 +73,7 @@ def dask_name(bag: str, number: int) -> str:
 
 def _holder(name: str, kinds: Mapping[str, str], owner: str) -> str:
     """Return the study or bag, other than `owner`, that reserves `name`; '' if none does."""
-    for study in _possible_studies(name):
+    for study in possible_studies(name):
         if study != owner and kinds.get(study) == "study":
             return study
     # Two bags with long names may reserve the same name: each takes the free ones.
@@ -75,17 +88,4 @@ def _holder(name: str, kinds: Mapping[str, str], owner: str) -> str:
 
 
 def _is_of_study(study: str, name: str) -> bool:
-    return study in _possible_studies(name)
-
-
-def _possible_studies(name: str) -> Iterable[str]:
-    """Yield the names of studies that would reserve `name`: of `a-1-2` both `a-1` and `a`."""
-    suffix = layout.shared_input("")
-    if name.endswith(suffix):
-        yield name.removesuffix(suffix)
-    shorter = name
-    for _ in range(2):
-        shorter, dash, number = shorter.rpartition("-")
-        if not (dash and shorter and number.isdecimal() and number.isascii()):
-            return
-        yield shorter
+    return study in possible_studies(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...protocol.checks import Amount, Count, Name
-from ...protocol.events import FACT, Event, event, taken
+from ...protocol.events import FACT, Event, event, read_foreign
 from ...protocol.vm_events import VM
 
 # What VMs report
@@ -26,7 +26,7 @@ class SleepWoke(Event):
 
 def from_vm(line: bytes, sleep: str, attempt: int, since: int, until: int) -> Event:
     """Return the event on a line of a VM. Raises ValueError for any other line."""
-    found = taken(line, {SleepWoke.kind: SleepWoke}, VM, since, until)
+    found = read_foreign(line, {SleepWoke.kind: SleepWoke}, VM, since, until)
     if (found.values["sleep"], found.values["attempt"]) != (sleep, attempt):
         raise ValueError(f"a {found.kind} event of another sleep")
     return found

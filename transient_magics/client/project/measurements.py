@@ -23,8 +23,7 @@ from ...catalog import (
     zones_with,
 )
 from ...errors import ClusterError, DeclarationError, reason_of
-from ...journal.lock import held as is_locked
-from ...journal.lock import starting
+from ...journal.lock import is_locked, starting
 from ...protocol import checks, layout
 from ...spec import parse_groups, render_duration
 from ...spec.measurement import ENDED, STOP, TRACE, MeasureSpec, Sighting, read_sightings, shares

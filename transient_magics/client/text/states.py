@@ -43,7 +43,7 @@ def leaves_at(vm: VmState) -> float:
 
 def replacements(state: ClusterState) -> dict[str, VmState]:
     """Return by the name of a VM the first VM that replaced it or will replace it."""
-    return {vm.replaces: vm for vm in reversed(state.vms.values()) if vm.replaces}
+    return {vm.replaces: vm for vm in reversed([*state.vms.values()]) if vm.replaces}
 
 
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
@@ -176,7 +176,7 @@ def ending_words(state: ClusterState, now: float) -> str:
         return ""
     clauses = []
     if state.unused_since:
-        lacking = "without a parameter server" if state.active_run else "without a run"
+        lacking = "without a parameter server" if state.current_or_next_run else "without a run"
         workers = state.unused_since + spec.idle_seconds - now
         everything = state.unused_since + spec.idle_end_seconds - now
         if workers > 0:

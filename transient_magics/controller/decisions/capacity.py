@@ -203,7 +203,7 @@ class Capacity:
 
 
 def _answered_at(vm: VmState) -> float:
-    """Return when the result of a VM's request was known.
+    """Return when the result of a VM's request arrived.
 
     Of two requests made together, the later answer is the newer knowledge.
     """
@@ -312,7 +312,7 @@ def _likely(given: events.ClusterAdvised, zone: str) -> str:
     else:
         hours = ""
     if zone in given.preempted:
-        taken = f", {given.preempted[zone]:.0%} preempted lately"
+        preempted = f", {given.preempted[zone]:.0%} preempted lately"
     else:
-        taken = ""
-    return f"{zone} ({obtainability:.0%} likely{taken}{hours})"
+        preempted = ""
+    return f"{zone} ({obtainability:.0%} likely{preempted}{hours})"

@@ -2,12 +2,14 @@
 
 `decide` takes the state of a cluster and the observations of this moment, a `Situation`, and
 returns decisions. It does no I/O and remembers nothing. A controller that follows a killed one
-therefore decides the same from the same journal, and a test can replay every decision.
+therefore decides the same from the same journal and observations, and a test can replay every
+decision.
 
 The rules, in this order:
 
 1. A cluster that is being deleted deletes all of its VMs, once its unsaved work is over.
-2. The limits on hours, cost and idle time begin the deletion.
+2. The deletion begins at the limits on hours, cost and idle time, after work to which the cluster
+   belongs (`owns_cluster`), and after the last run if its `when_done` is `cluster`.
 3. Shortly before the end of the cluster the runs save.
 4. A cluster that moves to other zones follows the steps of `relocation` instead of the rules below.
 5. VMs are deleted if no place is declared for them, if they failed or no longer answer, or if their
@@ -21,6 +23,7 @@ The rules, in this order:
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -38,7 +41,10 @@ from .preparation import preparing
 from .relocation import CancelMove, FinishMove
 
 SAVE_AHEAD_SECONDS = 600.0
-"""Runs save this long before the end of their cluster, or earlier in short-lived clusters."""
+"""Runs save this long before the end of their cluster, or later in short-lived clusters.
+
+In a cluster of less than 40 minutes they save once a quarter of its time is left.
+"""
 LEAVE_SECONDS = 300.0
 """A VM that still runs this long after its preemption notice may have invented the notice."""
 
@@ -53,9 +59,9 @@ class Situation:
         The time, in seconds since 1970.
     state
         The state of the cluster, from its journal.
-    saved_ahead
-        Whether the runs were already asked to save before the end.
-    ahead
+    save_requested
+        Whether the runs were already asked to save before the end of the cluster.
+    clock_ahead
         How far the clock that dates events is ahead of `now`, in seconds.
     answering
         The VMs whose agents answer.
@@ -71,8 +77,8 @@ class Situation:
 
     now: float
     state: ClusterState
-    saved_ahead: bool = False
-    ahead: float = 0.0
+    save_requested: bool = False
+    clock_ahead: float = 0.0
     answering: Collection[str] = ()
     silent: Collection[str] = ()
     here: str = ""
@@ -206,7 +212,7 @@ def decide(situation: Situation) -> list[Decision]:
     decisions: list[Decision] = []
     left = state.seconds_left(situation.now)
     ends_soon = left <= min(SAVE_AHEAD_SECONDS, spec.max_seconds / 4)
-    if ends_soon and state.active_run and not situation.saved_ahead:
+    if ends_soon and state.current_or_next_run and not situation.save_requested:
         decisions.append(SaveAhead(left))
     if state.relocation:
         decisions += _move(situation, state.relocation)
@@ -223,7 +229,7 @@ def decide(situation: Situation) -> list[Decision]:
 
 
 def _delete_all(situation: Situation) -> list[Decision]:
-    """Delete all VMs, or only useless ones while work still saves."""
+    """Delete all VMs; while work still saves, only those that no longer respond."""
     state = situation.state
     unsaved = any(KINDS[work.kind].saves for work in state.works.values() if not work.over)
     if unsaved:
@@ -244,19 +250,19 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
         state.seconds_left(now) <= 0 or total(state, now) >= spec.max_cost
     ):
         return f"the limit of ${spec.max_cost:.2f} is reached"
-    if idle_seconds(situation) >= spec.idle_end_seconds:
+    if unused_seconds(situation) >= spec.idle_end_seconds:
         return f"{_missing_use(state)} for {render_duration(spec.idle_end_seconds)}"
     if _is_busy(state):
         return ""
     for work in state.works.values():
-        if work.over and work.has_cluster_alone:
+        if work.over and work.owns_cluster:
             return f"{work.name} is over"
     if state.run and state.run.spec.when_done == "cluster":
         return f"{state.run.name} is over"
     return ""
 
 
-def idle_seconds(situation: Situation) -> float:
+def unused_seconds(situation: Situation) -> float:
     """Return for how many seconds the cluster has been of no use.
 
     It is of no use without work, and also with a run that has no parameter server.
@@ -269,12 +275,12 @@ def idle_seconds(situation: Situation) -> float:
 
 def _missing_use(state: ClusterState) -> str:
     """Return what the cluster lacks to be of use, a noun phrase."""
-    return "no parameter server" if state.active_run else "no run"
+    return "no parameter server" if state.current_or_next_run else "no run"
 
 
 def _is_busy(state: ClusterState) -> bool:
     """Return whether work needs the cluster."""
-    return bool(state.active_run or state.studying or state.needs_workers_alone)
+    return bool(state.current_or_next_run or state.studying or state.has_work_without_servers)
 
 
 # ---------------------------------------------------------------- places
@@ -307,7 +313,7 @@ def places_now(situation: Situation, spec: ClusterSpec | None = None) -> Iterato
         # The time that --max-cost allows is computed with this number of them.
         for slot in itertools.islice(slots, spec.preparation):
             yield Place(PREPARATION, slot, CPU, (spec.home_zone,))
-    if idle_seconds(situation) >= spec.idle_seconds or _workers_released(state):
+    if unused_seconds(situation) >= spec.idle_seconds or _workers_released(state):
         return
     present = [vm for vm in state.serving if vm.role == WORKER]
     yield from _renumbered(state, list(worker_places(state, spec)), present)
@@ -322,9 +328,11 @@ def _workers_released(state: ClusterState) -> bool:
 def worker_places(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
     """Yield the places of workers: those that a deadline decided on, or else those of `spec`."""
     slots = itertools.count()
-    run = state.due or state.run
+    run = state.deadline_run or state.run
     if state.steered is not None and run:
-        # A VM may have written this part of the journal: it cannot ask for more than was declared.
+        # A VM may have written this part of the journal, so it is limited to what was declared. The
+        # limit applies to Spot and on-demand workers separately, because one kind replaces the
+        # other only after it has started. The counts are positive (`journal.events.Machines`).
         most = spec.max_workers or spec.worker_count
         room = {"spot": most, "standard": most}
         for gpu, terms, count in state.steered:
@@ -348,13 +356,18 @@ def _renumbered(state: ClusterState, places: list[Place], present: list[VmState]
     """Return the places with the slots of VMs that fit them, so that a resize keeps these VMs.
 
     Slots change only if a VM does not fit the place of its own slot, as after the resize of a
-    cluster with several GPU types.
+    cluster with several GPU types. For example, `t4x2,v100` has T4s in the slots 0 and 1, and a
+    V100 in slot 2. After a resize to `t4,v100`, the declaration has the V100 in slot 1. It gets
+    slot 2, where the V100 is, and the VM in slot 1 is surplus.
     """
     declared = {place.slot: place for place in places}
     if all(vm.slot in declared and declared[vm.slot].fits(vm) for vm in present):
         return places
-    # Of two VMs in one slot, the one that is leaving does not count.
-    by_slot = {vm.slot: vm for vm in sorted(present, key=lambda vm: vm.state != "leaving")}
+    by_slot: dict[int, VmState] = {}
+    for vm in present:
+        # Of two VMs in one slot, the one that is leaving does not count.
+        if vm.slot not in by_slot or vm.state != "leaving":
+            by_slot[vm.slot] = vm
     # By the slot of the place: the slot that it gets.
     assigned: dict[int, int] = {}
     # Places in one zone have fewer VMs that fit, so they choose first.
@@ -388,6 +401,7 @@ def _surplus(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
     declared = {(place.role, place.slot): place for place in places}
     useless = {deletion.vm: deletion for deletion in _useless(situation)}
     released: dict[str, str] = {}
+    # Kinds of work that give VMs back while they run have a module `released`.
     for part in having("released"):
         released.update(part.released_vms(state))
     left = state.seconds_left(situation.now)
@@ -410,7 +424,7 @@ def _surplus(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
 
 def _why_unneeded(situation: Situation, spec: ClusterSpec) -> str:
     """Return why a VM without a place is deleted, a clause."""
-    if idle_seconds(situation) >= spec.idle_seconds:
+    if unused_seconds(situation) >= spec.idle_seconds:
         return f"{_missing_use(situation.state)} for {render_duration(spec.idle_seconds)}"
     return "no longer needed"
 
@@ -429,7 +443,7 @@ def _useless(situation: Situation) -> Iterator[DeleteVm]:
 
 def _unresponsive(situation: Situation) -> Iterator[DeleteVm]:
     """Delete VMs that do not answer, and VMs that outlived their preemption notice."""
-    dated_now = situation.now + situation.ahead
+    dated_now = situation.now + situation.clock_ahead
     for vm in situation.state.living:
         if vm.state == "leaving" and dated_now - vm.noticed_at > LEAVE_SECONDS:
             minutes = round(LEAVE_SECONDS / 60)
@@ -453,19 +467,19 @@ def _requests(
     else:
         capacity_spec = replace(spec, fallback_seconds=None)
     capacity = Capacity(capacity_spec, state.vms.values(), situation.now, state.advice)
-    occupants = _occupants(state)
+    history = _history_by_place(state)
     vacant: set[int] = set()
     for part in having("released"):
         vacant.update(part.vacant_slots(state))
     for place in places:
-        fitting = [vm for vm in occupants.get((place.role, place.slot), ()) if place.fits(vm)]
+        fitting = [vm for vm in history.get((place.role, place.slot), ()) if place.fits(vm)]
         if any(vm.living and vm.state != "leaving" for vm in fitting):
             continue
         lost = next((vm for vm in reversed(fitting) if vm.state in ("revoked", "leaving")), None)
         if not _may_request(situation, spec, place, lost, vacant):
             continue
-        transient = place.role in (WORKER, PREPARATION) and place.terms != "standard"
-        model = spec.provisioning_model if transient else "standard"
+        may_be_spot = place.role in (WORKER, PREPARATION) and place.terms != "standard"
+        model = spec.provisioning_model if may_be_spot else "standard"
         offer = capacity.offer(place.role, place.slot, place.accelerator, place.zones, model)
         # No zone has capacity now.
         if offer is None:
@@ -499,25 +513,26 @@ def _may_request(
     # VMs of this kind failed to boot one after another, or were unusable.
     if boot_key(place.role, place.accelerator) in state.given_up:
         return False
-    transient = place.role in (WORKER, PREPARATION)
+    # Roles whose VMs may be Spot, so that the user decides whether lost ones are replaced.
+    is_revocable_role = place.role in (WORKER, PREPARATION)
     # No parameter server can boot, so that these VMs would be idle.
-    if transient and state.stranded and not _works_without_server(state):
+    if is_revocable_role and state.stranded and not _works_without_server(state):
         return False
     if place.role == WORKER and place.slot in vacant:
         return False
-    return not (lost and transient and not spec.replace)
+    return not (lost and is_revocable_role and not spec.replace)
 
 
 def _works_without_server(state: ClusterState) -> bool:
     """Return whether work that needs no parameter server has workers."""
     return any(
-        work.leases and not KINDS[work.kind].needs_server
+        work.takes_workers and not KINDS[work.kind].needs_server
         for work in state.works.values()
         if not work.over
     )
 
 
-def _occupants(state: ClusterState) -> Mapping[tuple[str, int], list[VmState]]:
+def _history_by_place(state: ClusterState) -> Mapping[tuple[str, int], list[VmState]]:
     """Return all VMs by role and slot, in the order of their requests, gone ones included."""
     found: dict[tuple[str, int], list[VmState]] = {}
     for vm in state.vms.values():
@@ -545,7 +560,7 @@ def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
     useless = {deletion.vm: deletion for deletion in _useless(situation)}
     yield from useless.values()
     places = list(_places_after_move(situation, relocation.spec))
-    filled = [(place, _occupant(state, place, useless)) for place in places]
+    filled = [(place, _present_vm(state, place, useless)) for place in places]
     empty = [place for place, vm in filled if vm is None]
     requests = list(_requests(situation, relocation.spec, empty))
     requested = {(request.role, request.slot) for request in requests}
@@ -592,12 +607,14 @@ def _places_after_move(situation: Situation, spec: ClusterSpec) -> Iterator[Plac
             for vm in state.vms.values()
             if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm)
         ]
+        # A VM that was rented for this move (`coming`) and revoked during it does not count: the
+        # move continues with another one.
         revoked = any(vm.state == "revoked" and not vm.left and not vm.coming for vm in vms)
         if spec.replace or not revoked or any(vm.living for vm in vms):
             yield place
 
 
-def _occupant(state: ClusterState, place: Place, useless: Collection[str]) -> VmState | None:
+def _present_vm(state: ClusterState, place: Place, useless: Collection[str]) -> VmState | None:
     """Return the VM that is in this place and can stay, or None."""
     for vm in state.living:
         if (vm.role, vm.slot) != (place.role, place.slot) or not place.fits(vm):
@@ -614,17 +631,13 @@ def _readiness(state: ClusterState, spec: ClusterSpec) -> Iterator[ReportReady]:
     """Report the cluster as ready once all declared workers and parameter servers are."""
     if state.phase != "provisioning":
         return
-    ready = [
-        vm.role
-        for vm in state.living
-        if vm.state == "ready" and vm.role not in (CONTROLLER, PREPARATION)
-    ]
+    ready = Counter(vm.role for vm in state.living if vm.state == "ready")
     if state.steered is None:
         workers = spec.worker_count
     else:
         workers = sum(count for *_, count in state.steered)
-    if len(ready) >= workers + spec.parameter_servers:
-        yield ReportReady(ready.count(WORKER))
+    if ready[WORKER] >= workers and ready[PARAMETER_SERVER] >= spec.parameter_servers:
+        yield ReportReady(ready[WORKER])
 
 
 def _hand_over(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | StayHere]:

@@ -80,14 +80,14 @@ _READINESS = ("ready", "booting", "requested", "stopping", "stopped", "leaving")
 class Leases:
     """Leases: the port numbers of runs that have begun, and the runs and jobs in worker slots.
 
-    `held` has the runs that would have enough workers but wait for something else: what that is
+    `held_back` has the runs that would have enough workers but wait for something else: what that is
     (check, memory, link), and why (a clause). `ahead` is the run that prepares in a slot for its
     next worker.
     """
 
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     workers: Mapping[int, str] = field(default_factory=dict[int, str])
-    held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    held_back: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     ahead: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
@@ -106,21 +106,24 @@ def leases(
     own slot may become the guest of another.
     """
     pool = Pool(slots)
-    ports, jobs, held = _begun(state, pool, server, now)
+    ports, jobs, held_back = _begun(state, pool, server, now)
     begun = [
         claim
         for claim in state.claims
         if (claim.name in ports or claim.name in jobs) and not _is_made(claim)
     ]
     there = {slot for slot, rank in _readiness(state).items() if rank == 0 and slot in pool.gpus}
-    known = {slot: name for slot, name in state.ahead.items() if slot in there}
-    going = ready_first(hosts(begun, state), state, known)
+    ahead = {slot: name for slot, name in state.ahead.items() if slot in there}
+    going = ready_first(hosts(begun, state), state, ahead)
     shares = _shares(going, pool, {*state.leases.values()})
-    workers = seated(_handed_out(state, pool, going, shares, known), guests(begun, state), state)
+    workers = seated(_handed_out(state, pool, going, shares, ahead), guests(begun, state), state)
     waiting = _waiting(begun, workers, pool)
     coming = _coming(begun, workers, there, now)
     return Leases(
-        ports, workers, _as_told(state, ports, held), ready(state, known, workers, waiting, coming)
+        ports,
+        workers,
+        _as_reported(state, ports, held_back),
+        ready(state, ahead, workers, waiting, coming),
     )
 
 
@@ -209,7 +212,7 @@ def _begun(
         if isinstance(run, RunState) and run.name not in ports and _began(run):
             ports[run.name] = _free_port(ports.values())
     jobs = {job.name for job in active if not isinstance(job, RunState) and state.has_begun(job)}
-    held: dict[str, tuple[str, str]] = {}
+    held_back: dict[str, tuple[str, str]] = {}
     head: Claim | None = None
     for run in [each for each in active if not state.has_begun(each)]:
         if not pool.least(run):
@@ -228,7 +231,7 @@ def _begun(
         if full:
             head = head or run
             continue
-        if head and (head.name in held or _delays(run, head, training, pool, state)):
+        if head and (head.name in held_back or _delays(run, head, training, pool, state)):
             continue
         if not isinstance(run, RunState):
             jobs.add(run.name)
@@ -236,11 +239,11 @@ def _begun(
         trains = [each for each in going if isinstance(each, RunState)]
         if short := _short(run, head, trains, state, pool, server):
             if head is None and fits:
-                held[run.name] = short
+                held_back[run.name] = short
             head = head or run
             continue
         ports[run.name] = _free_port(ports.values())
-    return ports, jobs, held
+    return ports, jobs, held_back
 
 
 def _fits(run: Claim, beside: Sequence[Claim], pool: Pool, state: ClusterState) -> bool:
@@ -294,23 +297,23 @@ def _names(runs: Iterable[RunState]) -> str:
     return ", ".join(run.name for run in runs)
 
 
-def _as_told(
-    state: ClusterState, ports: Mapping[str, int], held: Mapping[str, tuple[str, str]]
+def _as_reported(
+    state: ClusterState, ports: Mapping[str, int], held_back: Mapping[str, tuple[str, str]]
 ) -> dict[str, tuple[str, str]]:
-    """Return `held` with the reasons that were reported first, while the same runs are active.
+    """Return `held_back` with the reasons that were reported first, while the same runs are active.
 
     The measured numbers in a reason change every ten seconds.
     """
     if ports != state.ports:
-        return dict(held)
+        return dict(held_back)
     return {
-        name: told if (told := state.held.get(name, short))[0] == short[0] else short
-        for name, short in held.items()
+        name: reported if (reported := state.held_back.get(name, short))[0] == short[0] else short
+        for name, short in held_back.items()
     }
 
 
-def _free_port(taken: Collection[int]) -> int:
-    return next(number for number in range(len(taken) + 1) if number not in taken)
+def _free_port(used: Collection[int]) -> int:
+    return next(number for number in range(len(used) + 1) if number not in used)
 
 
 def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[str, int]:
@@ -352,16 +355,16 @@ def _handed_out(
         if (machines := machines_of(each))
     }
     had: dict[str, list[int]] = {}
-    wanted: Counter[str] = Counter()
+    needed: Counter[str] = Counter()
     for name in sorted(shares, key=lambda name: name not in named):
         mine = state.slots_of(name)
         own = [slot for slot in order if slot in mine]
-        had[name] = _kept(own, pool, shares[name], named.get(name), wanted)
+        had[name] = _kept(own, pool, shares[name], named.get(name), needed)
         if name in named and shares[name]:
-            wanted += named[name] - Counter(pool.gpus[slot] for slot in had[name])
+            needed += named[name] - Counter(pool.gpus[slot] for slot in had[name])
     _exchange(state, pool, going, had)
-    taken = {slot for owned in had.values() for slot in owned}
-    free = [slot for slot in order if slot not in taken]
+    assigned = {slot for owned in had.values() for slot in owned}
+    free = [slot for slot in order if slot not in assigned]
     for name, owned in had.items():
         if name in named:
             more = _picked(free, pool, named[name], owned)
@@ -387,8 +390,8 @@ def _exchange(
         for vm in state.serving
         if vm.role == WORKER and vm.state == "ready" and not vm.failure
     }
-    taken = {slot for owned in had.values() for slot in owned}
-    spare = [slot for slot in sorted(pool.gpus) if slot in fit and slot not in taken]
+    assigned = {slot for owned in had.values() for slot in owned}
+    spare = [slot for slot in sorted(pool.gpus) if slot in fit and slot not in assigned]
     for job in going:
         if job.may_change_vms:
             owned = had[job.name]
@@ -431,12 +434,12 @@ def _coming(
 
 
 def _kept(
-    own: list[int], pool: Pool, share: int, machines: Counter[str] | None, wanted: Counter[str]
+    own: list[int], pool: Pool, share: int, machines: Counter[str] | None, needed: Counter[str]
 ) -> list[int]:
     """Return which of its slots a claim keeps."""
     if machines is not None:
         return _picked(own, pool, machines, [])[:share]
-    return sorted(own, key=lambda slot: wanted[pool.gpus[slot]] > 0)[:share]
+    return sorted(own, key=lambda slot: needed[pool.gpus[slot]] > 0)[:share]
 
 
 def _picked(

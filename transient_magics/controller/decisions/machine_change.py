@@ -72,8 +72,8 @@ def asked(
         raise ClusterError(
             f"{name} is not a worker, so its machine type cannot be changed", fix=there
         )
-    wanted = machine_type.strip().lower() or vm.rented_as
-    if vm.change and vm.change.machine_type == wanted:
+    requested_type = machine_type.strip().lower() or vm.rented_as
+    if vm.change and vm.change.machine_type == requested_type:
         return None
     if vm.state != "ready" or vm not in state.serving:
         raise ClusterError(
@@ -96,7 +96,7 @@ def asked(
             f"{spec.name} ends before {name} could restart with another machine type"
         )
     kind = vm.accelerator or "cpu"
-    entry, part = smaller_machine(kind, vm.rented_as, wanted)
+    entry, part = smaller_machine(kind, vm.rented_as, requested_type)
     if entry.machine_type == vm.machine_type:
         raise DeclarationError(
             f"{name} already has the machine type {vm.machine_type}",

@@ -15,7 +15,7 @@ from ...journal import ClusterState, RunState
 from ...spec import PREPARATION
 
 WAITS = 0.10
-NOBODY = 0.02
+NO_WAITS = 0.02
 """Shares of a step: at the first or more the run waits, below the second it does not."""
 SETTLED_SECONDS = 10.0
 ADD_AFTER = 2
@@ -44,21 +44,23 @@ def scaled(state: ClusterState) -> list[Scaled]:
     richest = max(runs, key=lambda run: len(run.preparation.slots), default=None)
     for run in runs:
         have = run.preparation.slots
-        told = _waited(state, run)
-        wanted = min(
-            count(len(have), run.spec.preparers, run.preparation.least, told),
+        waited = _waited(state, run)
+        target = min(
+            count(len(have), run.spec.preparers, run.preparation.least, waited),
             len(have) + max(room, 0),
         )
         if begins and room <= 0 and run is richest and len(have) > 1:
             # A run that begins gets one of them.
-            wanted = len(have) - 1
-        room -= max(wanted - len(have), 0)
-        if wanted == len(have):
+            target = len(have) - 1
+        room -= max(target - len(have), 0)
+        if target == len(have):
             continue
-        more = max(wanted - len(have), 0)
+        more = max(target - len(have), 0)
         found.append(
             Scaled(
-                run.name, (*have[:wanted], *range(number, number + more)), told[-1] if told else 0.0
+                run.name,
+                (*have[:target], *range(number, number + more)),
+                waited[-1] if waited else 0.0,
             )
         )
         number += more
@@ -72,13 +74,17 @@ def preparing(state: ClusterState) -> Iterable[RunState]:
     )
 
 
-def count(have: int, most: int, least: int, told: Sequence[float]) -> int:
+def count(have: int, most: int, least: int, waited: Sequence[float]) -> int:
     """Return the number of VMs to have, given the shares waited since the present ones work."""
     if not have:
         return 1
-    if have < most and len(told) >= ADD_AFTER and min(told[-ADD_AFTER:]) >= WAITS:
+    if have < most and len(waited) >= ADD_AFTER and min(waited[-ADD_AFTER:]) >= WAITS:
         return min(2 * have, most)
-    if have > least and len(told) >= GIVE_BACK_AFTER and max(told[-GIVE_BACK_AFTER:]) < NOBODY:
+    if (
+        have > least
+        and len(waited) >= GIVE_BACK_AFTER
+        and max(waited[-GIVE_BACK_AFTER:]) < NO_WAITS
+    ):
         return have - 1
     return have
 
@@ -90,8 +96,8 @@ def _waited(state: ClusterState, run: RunState) -> list[float]:
         for vm in state.serving
         if vm.role == PREPARATION and vm.state == "ready"
     }
-    known = run.preparation
-    if any(slot not in ready for slot in known.slots):
+    preparation = run.preparation
+    if any(slot not in ready for slot in preparation.slots):
         return []
-    since = max([known.since, *(ready[slot] for slot in known.slots)]) + SETTLED_SECONDS
-    return [share for at, share in known.waited if at >= since]
+    since = max([preparation.since, *(ready[slot] for slot in preparation.slots)]) + SETTLED_SECONDS
+    return [share for at, share in preparation.waited if at >= since]

@@ -78,9 +78,9 @@ class TargetPlace:
 
 
 def meant(
-    state: ClusterState, wanted: ClusterSpec, now: float, dollars: float = 0.0
+    state: ClusterState, target: ClusterSpec, now: float, dollars: float = 0.0
 ) -> ClusterSpec:
-    """Return the target cluster: the present one with the machines of `wanted`.
+    """Return the target cluster: the present one with the machines of `target`.
 
     It also has their zones, prices and number. Both clusters are billed for as long as a move may
     take, and `dollars` for what follows. If the remaining money would then be spent before the old
@@ -91,102 +91,102 @@ def meant(
     ClusterError
         The cluster cannot move, or the money would not last.
     """
-    known = state.spec
-    if known is None or state.phase != "ready":
+    present = state.spec
+    if present is None or state.phase != "ready":
         raise ClusterError(
             f"{state.name} is not ready, so it cannot be relocated", fix="Try again when it is."
         )
     if state.relocation:
         raise ClusterError(
-            f"{known.name} is already being relocated", fix="Try again when it has moved."
+            f"{present.name} is already being relocated", fix="Try again when it has moved."
         )
-    if known.controller_vm:
-        what = f"{known.name} has its controller on a VM, so it cannot be relocated"
+    if present.controller_vm:
+        what = f"{present.name} has its controller on a VM, so it cannot be relocated"
         raise ClusterError(what, fix="Declare another cluster there, and resume its runs.")
     if holding := [
         work.name for work in state.works.values() if not work.over and not KINDS[work.kind].moves
     ]:
         raise ClusterError(
-            f"{known.name} cannot be relocated while {holding[0]} uses its VMs",
+            f"{present.name} cannot be relocated while {holding[0]} uses its VMs",
             fix="Wait until it has ended.",
         )
-    if state.steered is not None or state.due:
-        what = f"{known.name} cannot be relocated while a run with a deadline chooses its workers"
+    if state.steered is not None or state.deadline_run:
+        what = f"{present.name} cannot be relocated while a run with a deadline chooses its workers"
         raise ClusterError(what, fix="Name the run's zones with %%train --zones instead.")
-    if known.subnet and region(wanted.home_zone) != region(known.home_zone):
+    if present.subnet and region(target.home_zone) != region(present.home_zone):
         what = (
-            f"{known.name} cannot leave {region(known.home_zone)}, the region of its subnet "
-            f"{known.subnet}"
+            f"{present.name} cannot leave {region(present.home_zone)}, the region of its subnet "
+            f"{present.subnet}"
         )
         raise ClusterError(what, fix="Name a zone in that region.")
     new = replace(
-        known,
-        groups=wanted.groups,
-        zones=wanted.zones,
-        candidates=wanted.candidates,
-        prices={**known.prices, **wanted.prices},
-        transfer_prices=wanted.transfer_prices,
-        parameter_servers=wanted.parameter_servers,
-        parameter_server_zone=wanted.parameter_server_zone,
-        end_hourly=known.end_hourly or known.most_hourly,
+        present,
+        groups=target.groups,
+        zones=target.zones,
+        candidates=target.candidates,
+        prices={**present.prices, **target.prices},
+        transfer_prices=target.transfer_prices,
+        parameter_servers=target.parameter_servers,
+        parameter_server_zone=target.parameter_server_zone,
+        end_hourly=present.end_hourly or present.most_hourly,
     )
-    if _is_there(state, known, new):
-        raise ClusterError(f"{known.name} is already there", fix="Name another zone or GPU.")
-    return _within_limits(state, known, new, now, dollars)
+    if _is_there(state, present, new):
+        raise ClusterError(f"{present.name} is already there", fix="Name another zone or GPU.")
+    return _within_limits(state, present, new, now, dollars)
 
 
-def _is_there(state: ClusterState, known: ClusterSpec, new: ClusterSpec) -> bool:
+def _is_there(state: ClusterState, present: ClusterSpec, new: ClusterSpec) -> bool:
     """Return whether the cluster already is the target, whatever zones it could be in."""
     before, after = (
         Counter(group.accelerator for group in spec.groups for _ in range(group.count))
-        for spec in (known, new)
+        for spec in (present, new)
     )
     here = all(vm.zone in new.all_zones for vm in state.serving)
-    return here and before == after and known.parameter_servers == new.parameter_servers
+    return here and before == after and present.parameter_servers == new.parameter_servers
 
 
 def _within_limits(
-    state: ClusterState, known: ClusterSpec, new: ClusterSpec, now: float, dollars: float
+    state: ClusterState, present: ClusterSpec, new: ClusterSpec, now: float, dollars: float
 ) -> ClusterSpec:
     """Return `new` with the end that its limits allow. Raise ClusterError if that is too soon."""
-    passed = state.clock.between(known.declared_at, now)
+    passed = state.clock.between(present.declared_at, now)
     # These three are in seconds of the emulated clock, if there is one.
-    left = known.ends_at - known.declared_at - passed
+    left = present.ends_at - present.declared_at - passed
     together = patience(new) * state.clock.rate
     if left <= together:
         what = (
-            f"{known.name} ends in {render_duration(state.seconds_left(now))} at the latest, "
+            f"{present.name} ends in {render_duration(state.seconds_left(now))} at the latest, "
             "but a relocation may take "
         )
         raise ClusterError(
             what + render_duration(patience(new)), fix="Declare another cluster there."
         )
-    if known.max_cost is None:
+    if present.max_cost is None:
         return new
-    spent = total(state, now) + dollars + known.most_hourly * together / 3600
+    spent = total(state, now) + dollars + present.most_hourly * together / 3600
     # VMs that stay keep their present end, which is later than the end of the new VMs.
     stay = [
-        (vm.hourly, (vm.ends or known.ends_at) - known.declared_at - passed)
+        (vm.hourly, (vm.ends or present.ends_at) - present.declared_at - passed)
         for vm in _staying(state, new)
     ]
     spent += sum(hourly * until for hourly, until in stay) / 3600
     lasts = (
         3600
-        * (known.max_cost - spent)
+        * (present.max_cost - spent)
         / max(new.most_hourly - sum(hourly for hourly, _ in stay), 1e-9)
     )
     if lasts >= left:
         return new
     if lasts <= together:
         what = (
-            f"{known.name} could reach its limit of {render_money(known.max_cost)} before it "
+            f"{present.name} could reach its limit of {render_money(present.max_cost)} before it "
             "has moved"
         )
         why = "VMs in both places cost money during the relocation"
         if stay:
             why += ", and VMs that stay keep their end, which Compute Engine cannot change"
         raise ClusterError(f"{what}: {why}", fix="Declare another cluster there.")
-    return replace(new, end_hourly=3600 * known.max_cost / (passed + lasts))
+    return replace(new, end_hourly=3600 * present.max_cost / (passed + lasts))
 
 
 def _staying(state: ClusterState, new: ClusterSpec) -> list[VmState]:
@@ -215,7 +215,7 @@ def patience(spec: ClusterSpec) -> float:
 def step(
     state: ClusterState,
     relocation: Relocation,
-    wanted: Sequence[TargetPlace],
+    places: Sequence[TargetPlace],
     now: float,
     unprepared: Collection[str] = (),
 ) -> FinishMove | CancelMove | None:
@@ -223,10 +223,10 @@ def step(
 
     `unprepared` are the VMs that do not have everything yet that the runs need there.
     """
-    if why := _hopeless(state, relocation, wanted, now):
+    if why := _hopeless(state, relocation, places, now):
         return CancelMove(why)
-    there = {place.vm.name: place.vm for place in wanted if place.vm and place.vm.state == "ready"}
-    if len(there) < len(wanted) or not there.keys().isdisjoint(unprepared):
+    there = {place.vm.name: place.vm for place in places if place.vm and place.vm.state == "ready"}
+    if len(there) < len(places) or not there.keys().isdisjoint(unprepared):
         return None
     staying = [vm for vm in state.living if not vm.left and vm.role != CONTROLLER]
     return FinishMove(
@@ -249,17 +249,17 @@ def _servers(vms: Iterable[VmState]) -> list[VmState]:
 
 
 def _hopeless(
-    state: ClusterState, relocation: Relocation, wanted: Iterable[TargetPlace], now: float
+    state: ClusterState, relocation: Relocation, places: Iterable[TargetPlace], now: float
 ) -> str:
     """Return why the target cluster cannot be reached, a clause; empty if it still can."""
     passed = now - relocation.began_at
-    for place in wanted:
+    for place in places:
         if place.vm:
             continue
-        known = [
+        requested = [
             vm for vm in state.vms.values() if (vm.role, vm.slot, vm.accelerator) == place.what
         ]
-        there = [vm for vm in known if vm.zone in place.zones]
+        there = [vm for vm in requested if vm.zone in place.zones]
         if failed := [vm for vm in there if vm.coming and vm.boots_as in state.given_up]:
             return (
                 "VMs there do not boot: "

@@ -146,7 +146,7 @@ def guests(claims: Sequence[Claim], state: ClusterState) -> Mapping[str, str]:
     sharing = [claim for claim in claims if isinstance(claim, RunState) and claim.spec.per_vm > 1]
     if not sharing:
         return {}
-    slots = {name: slot_of(taken) for taken, name in state.leases.items()}
+    slots = {name: slot_of(place) for place, name in state.leases.items()}
     groups: list[list[RunState]] = []
     for run in sorted(sharing, key=lambda run: run.name not in slots):
         group = next((each for each in groups if _joins(run, each, slots)), None)
@@ -209,37 +209,39 @@ def _joins(run: RunState, group: Sequence[RunState], slots: Mapping[str, int]) -
 
 def ready(
     state: ClusterState,
-    known: Ahead,
+    ahead: Ahead,
     workers: Mapping[int, str],
     waiting: Mapping[str, int],
     coming: Sequence[int],
 ) -> Ahead:
     """Return which runs prepare in which slots.
 
-    `waiting` has the runs that wait, in order, each with the workers that it needs. `known` are the
+    `waiting` has the runs that wait, in order, each with the workers that it needs. `ahead` are the
     runs that prepare already: they continue while the worker in their slot stays with the same run
     (`workers` from now on). `coming` are the slots that may become theirs, the soonest first.
     """
     found = {
         slot: name
-        for slot, name in known.items()
+        for slot, name in ahead.items()
         if name in waiting and workers.get(slot) == state.leases.get(slot)
     }
-    for name, wanted in waiting.items():
-        missing = wanted - sum(each == name for each in found.values())
+    for name, needed in waiting.items():
+        missing = needed - sum(each == name for each in found.values())
         free = [slot for slot in coming if slot not in found]
         found |= dict.fromkeys(free[: max(missing, 0)], name)
     return dict(sorted(found.items()))
 
 
-def ready_first(going: Sequence[Claim], state: ClusterState, known: Ahead) -> list[Claim]:
+def ready_first(going: Sequence[Claim], state: ClusterState, ahead: Ahead) -> list[Claim]:
     """Return the claims with the waiting, unprepared trials of each study last.
 
     A trial counts as prepared if it is ready in a free slot.
     """
     names = {each.name for each in going}
-    taken = {slot for slot, name in state.leases.items() if name in names}
-    first = {name for slot, name in known.items() if slot not in taken} | {*state.leases.values()}
+    occupied = {slot for slot, name in state.leases.items() if name in names}
+    first = {name for slot, name in ahead.items() if slot not in occupied} | {
+        *state.leases.values()
+    }
     order = list(going)
     for study in {
         each.spec.study for each in order if isinstance(each, RunState) and each.spec.study
@@ -255,9 +257,9 @@ def ready_first(going: Sequence[Claim], state: ClusterState, known: Ahead) -> li
     return order
 
 
-def by_readiness(slots: Sequence[int], name: str, known: Ahead) -> list[int]:
+def by_readiness(slots: Sequence[int], name: str, ahead: Ahead) -> list[int]:
     """Return slots with VMs in the order in which a run takes them.
 
     Slots where the run is prepared come first, and slots where another one is come last.
     """
-    return sorted(slots, key=lambda slot: (known.get(slot) != name, slot in known))
+    return sorted(slots, key=lambda slot: (ahead.get(slot) != name, slot in ahead))

@@ -35,7 +35,7 @@ from ...spec import ImageSpec
 from ...spec.image import FAMILIES
 from ...version import VERSION
 from ..vms.access import to_project
-from ..vms.boots import IMAGE, Told, last_lines, told
+from ..vms.boots import IMAGE, BootReport, last_lines, read_report
 from ..vms.machines import ID_LABEL, owner_labels
 from ..vms.startup import image_script, lock_hash
 
@@ -128,12 +128,12 @@ class Baking:
         """
         spec = self._spec
         at = "starting"
-        seen = Told()
+        seen = BootReport()
         pause = _FIRST_PAUSE
         try:
             async with asyncio.timeout(self._patience):
                 while True:
-                    word = await told(self._engine, spec.zone, spec.vm, IMAGE)
+                    word = await read_report(self._engine, spec.zone, spec.vm, IMAGE)
                     if word.kind == "ready":
                         return word.words
                     if word.kind == "failed":

@@ -244,16 +244,16 @@ async def check_compute(patient: Patient) -> list[Check]:
         # The check of prices reports it.
         with contextlib.suppress(CloudError):
             await patient.read_prices()
-    spec, known, troubles = await prepared(patient.spec, patient.engine)
+    spec, facts, troubles = await prepared(patient.spec, patient.engine)
     # The examination meets the same errors, and reports them question by question.
     for trouble in troubles:
         log.info("%s", trouble)
     bucket = (spec.bucket or "").partition("/")[0]
     found = await patient.engine.examine(
-        first_requests(spec, *known), firewall=spec.firewall, bucket=bucket
+        first_requests(spec, *facts), firewall=spec.firewall, bucket=bucket
     )
     checks = [_check_of(finding) for finding in found]
-    chosen = next((event for event in known if isinstance(event, events.ClusterImageChosen)), None)
+    chosen = next((event for event in facts if isinstance(event, events.ClusterImageChosen)), None)
     checks.append(_check("boot", _BOOT, _boot_answer(spec, chosen)))
     return checks
 

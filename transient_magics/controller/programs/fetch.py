@@ -47,10 +47,10 @@ async def fetch(
     }
     target = folder / layout.CHECKPOINTS
     target.mkdir(parents=True, exist_ok=True)
-    known = await _manifest(storage, bucket, path, there, target)
+    listing = await _manifest(storage, bucket, path, there, target)
     steps: list[int] = []
     refused: list[str] = []
-    for checkpoint in known.checkpoints:
+    for checkpoint in listing.checkpoints:
         try:
             await _fetch_one(storage, bucket, path, checkpoint, there, target)
         except (
@@ -68,8 +68,8 @@ async def fetch(
         )
     if here := Checkpoints(target).steps():
         (target / "checkpoint").write_text(manifest.state_file(reversed(here)), encoding="utf-8")
-    if known.best and known.best.step in steps:
-        Checkpoints(target).keep_best(known.best)
+    if listing.best and listing.best.step in steps:
+        Checkpoints(target).keep_best(listing.best)
     if results:
         for name in sorted(load("run", "artifacts").NAMES):
             for each in await storage.list(bucket, path + name, most=1):

@@ -38,29 +38,29 @@ def first_requests(spec: ClusterSpec, *later: events.Event) -> list[VmRequest]:
     )
     assert state.spec
     decisions = decide(Situation(spec.declared_at, state))
-    wanted = [
+    requests = [
         requested(spec, decision) for decision in decisions if isinstance(decision, RequestVm)
     ]
-    return [vm_request(state.spec, event, public_key="") for event in wanted]
+    return [vm_request(state.spec, event, public_key="") for event in requests]
 
 
 async def prepared(
     spec: ClusterSpec, engine: ComputeEngine
 ) -> tuple[ClusterSpec, list[events.Event], list[str]]:
     """Return the declaration as its controller would have it, what it would learn, and failures."""
-    known: list[events.Event] = []
+    facts: list[events.Event] = []
     try:
         if priced := await lookup.find_prices(spec, engine):
-            known.append(priced)
+            facts.append(priced)
             spec = ClusterSpec.from_dict(priced.spec)
         if found := await find_zones(spec, engine):
-            known.append(found)
+            facts.append(found)
             spec = ClusterSpec.from_dict(found.spec)
         if needs_image(spec):
-            known.append(await choose_image(spec, engine))
+            facts.append(await choose_image(spec, engine))
     except CloudError as error:
-        return spec, known, [str(error)]
-    return spec, known, []
+        return spec, facts, [str(error)]
+    return spec, facts, []
 
 
 async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
@@ -68,13 +68,13 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
     try:
         async with Access(spec) as access:
             await access.reopen()
-            spec, known, troubles = await prepared(spec, access.engine)
+            spec, facts, troubles = await prepared(spec, access.engine)
             # The examination meets the same error, and reports it question by question.
             for trouble in troubles:
                 log.warning("%s", trouble)
             bucket = (spec.bucket or "").partition("/")[0]
             findings = await access.engine.examine(
-                first_requests(spec, *known), firewall=spec.firewall, bucket=bucket
+                first_requests(spec, *facts), firewall=spec.firewall, bucket=bucket
             )
             if why := lookup.clock_error(access.engine.ahead):
                 findings.append(Finding("clock", False, why))

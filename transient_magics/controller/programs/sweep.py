@@ -25,6 +25,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from ... import places
@@ -33,7 +34,7 @@ from ...cloud.firewall import same_owner
 from ...errors import AccessError, DeclarationError
 from ...journal import read, replay
 from ...journal.declared import ATTACHED, unreadable
-from ...journal.lock import held
+from ...journal.lock import is_locked
 from ...protocol import checks, layout
 from ...spec.measurement import MeasureSpec
 from ..vms.access import Access, to_project
@@ -81,7 +82,7 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
         if all_machines:
             # An earlier version used the login name as owner.
             found += await access.engine.list({OWNER_LABEL: login_name()})
-        ruled, told = await _rules(access, {key: mine[key] for key in keys})
+        ruled, unlisted = await _rules(access, {key: mine[key] for key in keys})
         here = clusters_here()
         governed = {
             _identity(vm)
@@ -104,7 +105,7 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
         "orphans": [{"name": vm.name, "zone": vm.zone, "why": why} for vm, why in orphans],
         "rules": [{"name": rule["name"], "why": why} for rule, why in stray],
         "deleted": yes,
-        "unreadable": [*(unreadable(places.cluster(name)) for name in here.broken), *told],
+        "unreadable": [*(unreadable(places.cluster(name)) for name in here.broken), *unlisted],
     }
 
 
@@ -114,7 +115,7 @@ async def _rules(
     """Return this owner's rules whose clusters have no VM, and why they may not be listed."""
     try:
         found = await access.engine.firewall.find(
-            lambda said: whose.items() <= ruled_by(said).items()
+            lambda description: whose.items() <= ruled_by(description).items()
         )
     except AccessError as error:
         # A user with own rules needs no permission to list these.
@@ -186,12 +187,12 @@ def _identity(vm: Vm) -> str:
 
 def clusters_here() -> Here:
     """Return the clusters that have a folder on this machine."""
-    known: dict[str, bool] = {}
+    over_by_id: dict[str, bool] = {}
     followed: set[str] = set()
     broken: dict[str, bool] = {}
     for folder in sorted(path.parent for path in places.clusters().glob(f"[a-z]*/{layout.SPEC}")):
         if unreadable(folder):
-            broken[folder.name] = held(folder)
+            broken[folder.name] = is_locked(folder)
         else:
             identity = (
                 json.loads((folder / layout.SPEC).read_text(encoding="utf-8")).get("id")
@@ -199,17 +200,19 @@ def clusters_here() -> Here:
             )
             over = replay(read(folder / layout.JOURNAL)).over
             if over or not (folder / ATTACHED).exists():
-                known[identity] = over
+                over_by_id[identity] = over
             else:
                 followed.add(identity)
-    return Here(known, followed, broken)
+    return Here(over_by_id, followed, broken)
 
 
 def _measuring() -> set[str]:
     """Return the ids of measurements that run on this machine."""
     found = set[str]()
     for folder in (
-        path.parent for path in places.measurements().glob(f"*/{layout.SPEC}") if held(path.parent)
+        path.parent
+        for path in places.measurements().glob(f"*/{layout.SPEC}")
+        if is_locked(path.parent)
     ):
         with suppress(OSError, ValueError, DeclarationError):
             found.add(
@@ -221,7 +224,7 @@ def _measuring() -> set[str]:
 def _building(image: str, identity: str) -> bool:
     """Return whether this build of the image runs on this machine."""
     folder = places.build(image)
-    if not held(folder):
+    if not is_locked(folder):
         return False
     try:
         return checks.parsed_object((folder / layout.SPEC).read_bytes()).get("id", "") == identity
@@ -242,10 +245,9 @@ async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[st
     closed = [vm for vm in orphans if LABEL in vm.labels and _identity(vm) not in spared]
     clusters = {(vm.labels[LABEL], vm.labels.get(ID_LABEL, "")) for vm in closed}
     for name, identity in sorted(clusters):
-        description = rule_description(name, identity)
-        found = await access.engine.firewall.find(
-            lambda said, whole=description: same_owner(said, whole)
-        )
+        # Only owners are compared: the rest of a description differs from rule to rule.
+        is_of_cluster = partial(same_owner, rule_description(name, identity))
+        found = await access.engine.firewall.find(is_of_cluster)
         await access.engine.firewall.remove(found)
 
 

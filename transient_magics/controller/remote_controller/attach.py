@@ -45,8 +45,8 @@ async def attach(name: str, project: str | None) -> Path:
             await copy(access, seat, fresh / layout.KEY, fresh)
             spec = fitting(fresh, seat, name, project)
         places.private(fresh / layout.RUNS)
-        told = {"name": seat.name, "id": seat.id, "zone": seat.zone, "owner": _owner(seat)}
-        (fresh / ATTACHED).write_text(shown(spec, told), encoding="utf-8")
+        seat_fields = {"name": seat.name, "id": seat.id, "zone": seat.zone, "owner": _owner(seat)}
+        (fresh / ATTACHED).write_text(shown(spec, seat_fields), encoding="utf-8")
         fresh.rename(directory)
     except RemoteError as error:
         what = f"The controller of {name} cannot be followed yet: {error.what}"

@@ -36,8 +36,8 @@ class BucketBackup:
         Raises CloudError.
         """
         found = dict(_found(directory))
-        for name, known in found.items():
-            if self._there.get(name) != known:
+        for name, status in found.items():
+            if self._there.get(name) != status:
                 try:
                     await self._storage.upload(
                         self._bucket, f"{self._path}{name}", directory / name
@@ -45,7 +45,7 @@ class BucketBackup:
                 except FileNotFoundError:
                     # A newer archive has just replaced this one.
                     continue
-                self._there[name] = known
+                self._there[name] = status
         for name in [each for each in self._there if each not in found]:
             await self._storage.delete(self._bucket, f"{self._path}{name}")
             del self._there[name]
@@ -84,7 +84,7 @@ def _found(directory: Path) -> Iterator[tuple[str, tuple[int, int]]]:
     for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):
         if not path.name.startswith("."):
             try:
-                known = path.stat()
+                status = path.stat()
             except FileNotFoundError:
                 continue
-            yield str(path.relative_to(directory)), (known.st_size, known.st_mtime_ns)
+            yield str(path.relative_to(directory)), (status.st_size, status.st_mtime_ns)

@@ -292,7 +292,7 @@ class ResultSync:
         try:
             found = await bring(artifact, self.directory, source)
         except ForeignError as error:
-            log.warning("the %s was not taken: %s", artifact.what, error)
+            log.warning("the %s was refused: %s", artifact.what, error)
             found = True
         if found:
             self._done.add(artifact)

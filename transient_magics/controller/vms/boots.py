@@ -34,7 +34,7 @@ _WORDS = 200
 _LINE = 300
 
 
-class Told(NamedTuple):
+class BootReport(NamedTuple):
     """Latest report of a start-up script.
 
     `kind` is step, ready, failed, or empty; `words` is a clause.
@@ -44,13 +44,15 @@ class Told(NamedTuple):
     words: str = ""
 
 
-async def told(engine: ComputeEngine, zone: str, instance: str, told_as: str) -> Told:
+async def read_report(
+    engine: ComputeEngine, zone: str, instance: str, attribute: str
+) -> BootReport:
     """Return the present report of the start-up script. Raises CloudError."""
-    said = (await engine.guest_attributes(zone, instance, NAMESPACE)).get(told_as, "")
-    kind, _, words = said.partition(": ")
+    report = (await engine.guest_attributes(zone, instance, NAMESPACE)).get(attribute, "")
+    kind, _, words = report.partition(": ")
     if kind in ("step", "ready", "failed"):
-        return Told(kind, _plain(words, _WORDS))
-    return Told()
+        return BootReport(kind, _plain(words, _WORDS))
+    return BootReport()
 
 
 async def last_lines(engine: ComputeEngine, zone: str, instance: str) -> str:
@@ -87,7 +89,11 @@ class Boots:
         if not given_up:
             return ""
         last = next(
-            (vm for vm in reversed(state.vms.values()) if vm.failure and vm.boots_as in given_up),
+            (
+                vm
+                for vm in reversed([*state.vms.values()])
+                if vm.failure and vm.boots_as in given_up
+            ),
             None,
         )
         if last and last.ready_at:
@@ -104,7 +110,7 @@ class Boots:
         # This clock stops while this machine sleeps, so VMs keep their time to answer after it
         # wakes.
         gpu = self._recorder.state.vms[name].accelerator
-        heard = time.monotonic()
+        reported_at = time.monotonic()
         longest = boot_patience(self._recorder.spec, gpu)
         while True:
             await asyncio.sleep(_EVERY)
@@ -112,7 +118,7 @@ class Boots:
             if vm.state != "booting":
                 return
             try:
-                word = await told(
+                word = await read_report(
                     self._access.engine, vm.zone, instance_name(self._recorder.spec, name), BOOT
                 )
             except CloudError as error:
@@ -123,9 +129,9 @@ class Boots:
                 await self._failed(vm, f"failed at: {word.words}")
                 return
             if word.kind and word.words != vm.step:
-                heard = time.monotonic()
+                reported_at = time.monotonic()
                 self._recorder.record(events.VmBootStep(vm=name, what=word.words))
-            elif time.monotonic() - heard > longest:
+            elif time.monotonic() - reported_at > longest:
                 if vm.step:
                     at = f" after: {vm.step}"
                 else:

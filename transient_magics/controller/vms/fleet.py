@@ -256,7 +256,7 @@ class Fleet:
     def _outside_agreement(self, event: events.VmRequested, going: Collection[str] = ()) -> str:
         """Return why the VM is outside the user's agreement, one sentence, or ''."""
         state = self._state
-        run = state.due or state.run
+        run = state.deadline_run or state.run
         # Only the run whose deadline steers the workers adds to the agreement of the cluster.
         steering = run.name if run and state.steered is not None else ""
         there = [
@@ -439,7 +439,7 @@ class Fleet:
 
     def advance_machine_changes(self) -> None:
         """Take the next step for VMs whose machine type changes."""
-        self._restarts.look()
+        self._restarts.advance()
 
     # ---------------------------------------------------------------- polls
 

@@ -128,8 +128,8 @@ class Link:
         self._imported = False
         self._dismissed = False
         self._work_changed = asyncio.Event()
-        self._held: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._heard = 0
+        self._has_files: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._read_to = 0
         self._allowance = Allowance(_MOST_LINES)
         self._too_much = False
         self._refusals = RejectedLines(f"The agent on {vm}", lambda what: log.warning("%s", what))
@@ -145,7 +145,7 @@ class Link:
         With `run`, also wait until that run's files are on the VM.
         """
         if run:
-            await self._held[run].wait()
+            await self._has_files[run].wait()
         while True:
             await self._connected.wait()
             if self._connection and not self._connection.closed.is_set():
@@ -190,8 +190,8 @@ class Link:
         if self._dismissed:
             return
         run = work.assignment.run
-        known = self._work.get(run)
-        if known is None or not known.is_like(work):
+        present = self._work.get(run)
+        if present is None or not present.is_like(work):
             self._work[run] = work
             self._work_changed.set()
 
@@ -335,15 +335,15 @@ class Link:
     async def _hear_agent(self) -> None:
         assert self._connection
         async for offset, line in self._connection.follow(
-            _LINES, self._heard, allowance=self._allowance
+            _LINES, self._read_to, allowance=self._allowance
         ):
-            self._heard = offset
+            self._read_to = offset
             try:
-                told = from_agent(line, 0, int(now() * 1e9))
+                line_event = from_agent(line, 0, int(now() * 1e9))
             except ValueError as error:
                 self._refusals.add(line, error)
             else:
-                self._hooks.agent_line(self.vm, told)
+                self._hooks.agent_line(self.vm, line_event)
 
     async def _await_python(self) -> None:
         """Wait until start-up has installed Python for the controller, and report `ready`."""
@@ -391,18 +391,18 @@ class Link:
             if not self._asking.locked():
                 self._see(await self.ask(Ping(), timeout=15.0))
 
-    def _see(self, told: Mapping[str, Any]) -> None:
+    def _see(self, status: Mapping[str, Any]) -> None:
         """Store what the agent reports about its processes.
 
         The report comes from a VM and is not trusted: it only decides when a run is handed over to
         it.
         """
-        if isinstance(told.get("processes"), list):
-            processes = cast("list[object]", told["processes"])
+        if isinstance(status.get("processes"), list):
+            processes = cast("list[object]", status["processes"])
         else:
             processes = []
         self._prepared = frozenset(filter(None, map(_prepared_run, processes)))
-        self._imported = told.get("imported") is True
+        self._imported = status.get("imported") is True
 
     async def _enforce_work(self) -> None:
         while True:
@@ -430,12 +430,14 @@ class Link:
         written on the VM since then must not be replaced by older copies of an earlier controller.
         """
         folder = layout.run_on_vm(run)
-        if not self._held[run].is_set() and not await connection.exists(f"{folder}/{layout.RUN}"):
+        if not self._has_files[run].is_set() and not await connection.exists(
+            f"{folder}/{layout.RUN}"
+        ):
             found = dict(files())
             declaration = {layout.RUN: found.pop(layout.RUN)}
             await connection.put_files(found, below=folder)
             await connection.put_files(declaration, below=folder)
-        self._held[run].set()
+        self._has_files[run].set()
 
     async def _tell(self, command: Command) -> None:
         try:
@@ -510,9 +512,9 @@ def _prepared_run(process: object) -> str:
     """Return the run for which an agent's process is on standby with everything ready, or ""."""
     if not isinstance(process, dict):
         return ""
-    told = cast("Mapping[str, object]", process)
-    if told.get("prepared") is True:
-        return str(told.get("run", ""))
+    status = cast("Mapping[str, object]", process)
+    if status.get("prepared") is True:
+        return str(status.get("run", ""))
     return ""
 
 

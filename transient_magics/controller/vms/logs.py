@@ -33,9 +33,9 @@ async def last_lines(
     if link is None:
         if vm in state.vms:
             raise ClusterError(f"{vm} is not connected", fix="Try again in a moment.")
-        names = [known.name for known in state.living]
+        names = [vm.name for vm in state.living]
         raise unknown("VM", vm, names, where=directory.name, numbered=True, error=ClusterError)
-    latest = state.active_run or state.run
+    latest = state.current_or_next_run or state.run
     chosen = run or (latest.name if latest else None)
     if chosen:
         path = layout.log_on_vm(chosen, vm)

@@ -164,7 +164,7 @@ def repriced(spec: ClusterSpec) -> ClusterSpec:
 # The zones with the cluster's GPUs are requested once, before the first VM, for GPUs whose zones
 # the user did not name. The answer is an event of the journal, so that all controllers of the
 # cluster use the same zones. Zones that the catalog does not have get the catalog's price of the
-# nearest region, unless Google's prices are known.
+# nearest region, unless Google publishes its prices.
 
 
 async def find_zones(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesFound | None:
@@ -268,10 +268,8 @@ def _whose(spec: ClusterSpec, vm: Vm) -> str:
     if vm.labels.get(LABEL) != spec.name:
         return f"The name {spec.name} is taken by a VM that is not ours, {place}"
     marks = {"id": vm.labels.get(ID_LABEL), "user": vm.labels.get(USER_LABEL)}
-    said = ", ".join(f"{key} {value}" for key, value in marks.items() if value)
-    return (
-        f"There is another cluster {spec.name}, with the VM {place}{f' ({said})' if said else ''}"
-    )
+    described = ", ".join(f"{key} {value}" for key, value in marks.items() if value)
+    return f"There is another cluster {spec.name}, with the VM {place}{f' ({described})' if described else ''}"
 
 
 # ---------------------------------------------------------------- clock

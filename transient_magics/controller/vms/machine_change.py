@@ -77,7 +77,7 @@ class Restarts:
     def _engine(self) -> ComputeEngine:
         return self._access.engine
 
-    def look(self) -> None:
+    def advance(self) -> None:
         """Continue the change of every VM that has one. Called at every change of the state."""
         for vm in self._state.living:
             if self._pending(vm.name) and not self._credentials.refused:

@@ -79,10 +79,10 @@ def charged(state: ClusterState, name: str, now: float) -> float:
     with its own cluster pays all of the cluster's cost.
     """
     work = state.works.get(name)
-    if work and work.has_cluster_alone:
+    if work and work.owns_cluster:
         return total(state, now)
     division = divided(state, now)
-    if work and not work.leases:
+    if work and not work.takes_workers:
         members = work.members
     else:
         members = (name,)
@@ -135,10 +135,10 @@ def _work(state: ClusterState, division: Division) -> dict[str, Cost]:
     found = {
         work.name: _cost(work.name, division.work.get(work.name, {}), over=ended or work.over)
         for work in state.works.values()
-        if work.leases
+        if work.takes_workers
     }
     for work in state.works.values():
-        if work.leases:
+        if work.takes_workers:
             continue
         lines = Lines(float)
         for member in work.members:

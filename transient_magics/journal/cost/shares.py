@@ -26,7 +26,7 @@ instance state is STOPPING" ("VM instance pricing", a copy of late 2025 or after
 machines; copies of 2017 said TERMINATED). A preempted VM is STOPPING during the usual 30 seconds of
 its notice, so they are free. A longer notice leaves it RUNNING, and is billed.
 
-Compute Engine's own times count if they are known. The time of a VM's end may arrive after the end
+Compute Engine's own times count where it reports them. The time of a VM's end may arrive after the end
 of work that had the VM, whose cost stays the same: `Span.learnt` marks time that turned out to be
 free. The price of a VM includes its disk and its external address. A VM that is stopped, to be
 started again, costs its disk. If the emulated clock runs faster, VM time is counted on it.
@@ -105,7 +105,7 @@ def divided(state: ClusterState, now: float) -> Division:
                 if span.usable:
                     shared.append(span)
                 continue
-            if not span.held:
+            if not span.reserved:
                 continue
             for name, seconds in (
                 _holders_of(state, vm, holders).shares(span.begin, span.end).items()
@@ -123,7 +123,7 @@ def divided(state: ClusterState, now: float) -> Division:
 def _line(state: ClusterState, name: str, learnt: float) -> str:
     """Return the line from which the cost of work is moved; empty if the work pays nothing.
 
-    Time that is not billed is paid only by work that had ended when this became known.
+    Time that is not billed is paid only by work that had ended when this was recorded.
     """
     if learnt == math.inf:
         return IDLE
@@ -155,10 +155,10 @@ def _share(
     for moment, price, learnt, slot, name, change in sorted(moments):
         if moment > last and any(hourly.values()):
             parts = workers.parts
-            for known, each in hourly.items():
+            for recorded_at, each in hourly.items():
                 dollars = each * (moment - last) / 3600
                 for holder, part in parts.items():
-                    if line := _line(state, holder, known):
+                    if line := _line(state, holder, recorded_at):
                         found.work[holder][_SHARED] += dollars * part
                         found.rest[line] -= dollars * part
         last = moment
@@ -277,7 +277,7 @@ _LATE_SECONDS = 90.0
 class Span:
     """A part of a VM's time after a start, in seconds on the cluster's clock and dollars per hour.
 
-    `line`: its purpose if no work pays it: START_UP, IDLE or NOTICED. `held`: the VM is in its slot
+    `line`: its purpose if no work pays it: START_UP, IDLE or NOTICED. `reserved`: the VM is in its slot
     of the cluster, not before or after a move. `learnt`: when it was learnt that Compute Engine
     does not bill this time (seconds since 1970); infinite for billed time.
     """
@@ -286,13 +286,13 @@ class Span:
     end: float
     hourly: float
     line: str
-    held: bool
+    reserved: bool
     learnt: float = math.inf
 
     @property
     def usable(self) -> bool:
         """Whether work may have the VM."""
-        return self.held and self.line == IDLE
+        return self.reserved and self.line == IDLE
 
     @property
     def dollars(self) -> float:
@@ -372,7 +372,7 @@ class Meter:
         since = max(ends[-1], answered, arrived)
         until = min(self._seemed_to_end(vm), noticed, left)
         if stretches[-1].runs and since < until:
-            yield Span(since, until, stretches[-1].hourly, IDLE, held=True, learnt=vm.ended_at)
+            yield Span(since, until, stretches[-1].hourly, IDLE, reserved=True, learnt=vm.ended_at)
 
     def billed_seconds(self, vm: VmState) -> float:
         """Return the billed seconds of a VM since its latest start or stop."""
@@ -392,8 +392,8 @@ class Meter:
         """
         if not vm.running_at or not vm.stretches[-1].runs or not stopped_at(vm, self._now):
             return False
-        taken = vm.state in ("leaving", "revoked") and vm.provisioning_model != "standard"
-        return taken and self.uptime(vm) < _LEAST_SECONDS
+        preempted = vm.state in ("leaving", "revoked") and vm.provisioning_model != "standard"
+        return preempted and self.uptime(vm) < _LEAST_SECONDS
 
     def uptime(self, vm: VmState) -> float:
         """Return the seconds for which a VM ran, or was stopped, since its latest start or stop."""

@@ -28,9 +28,10 @@ from .rules import Rules, changed
 MOST_LOST = 1_000_000
 """Maximum number of events that may be missing before the next one.
 
-Foreign sequence numbers must leave room for the numbers of this machine.
+A VM may have written the number; a huge one would leave no numbers for later events.
 """
 RECENT = 60
+"""Number of events in `ClusterState.recent`, for panels and `events`."""
 _FREQUENT = (
     TrainProgress,
     TrainData,
@@ -78,6 +79,8 @@ def replay(history: Iterable[Event], state: ClusterState | None = None) -> Clust
 def fold(state: ClusterState, event: Event) -> ClusterState:
     """Return the state after `event`. An event that was folded already changes nothing.
 
+    An event without a number (0) is not in a journal yet, and is always folded.
+
     Raises JournalError for an event that does not fit the state; the state stays the same.
     """
     if event.seq and event.seq <= state.seq:
@@ -95,8 +98,11 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
             ArithmeticError,
             TransientError,
         ) as error:
+            # A VM may have written the event. Its fields were checked one by one, but not whether
+            # they fit the state: a rule may miss a key, index or field, or divide by zero. Such an
+            # event is skipped and must not stop the readers of the journal.
             raise JournalError(f"A {event.kind} event does not fit the state: {error}") from error
     recent = state.recent
     if not isinstance(event, _frequent()):
-        recent = (*recent[1 - RECENT :], event)
+        recent = (*recent, event)[-RECENT:]
     return changed(state, seq=max(event.seq, state.seq), recent=recent)

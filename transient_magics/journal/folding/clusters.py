@@ -108,7 +108,7 @@ def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
         leases=leases,
         leased_at=leased_at,
         tenures=tenures,
-        held=dict(event.held),
+        held_back=dict(event.held),
         ahead=ahead,
     )
 

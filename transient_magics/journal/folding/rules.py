@@ -64,7 +64,7 @@ def _field_names(cls: type) -> tuple[str, ...]:
 
 def declare(state: ClusterState, work: Work[object]) -> ClusterState:
     """Add new work. Raises ValueError if other work of the cluster has or reserves its name."""
-    if why := state.taken(work.kind, work.name):
+    if why := state.name_conflict(work.kind, work.name):
         raise ValueError(why)
     return put(state, work)
 

@@ -40,7 +40,7 @@ from ...protocol.vm_events import (
 from .. import events as e
 from ..deadlines import DeadlineState
 from ..events import Event
-from ..state import ClusterState, RunState, WorkerState, unknown_run
+from ..state import ClusterState, EvaluatedPart, RunState, WorkerState, unknown_run
 from .rules import Rules, changed, put, with_work
 
 rules = Rules()
@@ -115,7 +115,7 @@ def _(run: RunState, event: WorkerLeft) -> _Changes:
 
 def begin(name: str, spec: Mapping[str, object], at: float) -> RunState:
     """Return the state of a run that was declared at a moment (seconds since 1970)."""
-    fields = checks.known(RunSpec, spec)
+    fields = checks.known_fields(RunSpec, spec)
     fields.pop("name", None)
     run = replace(unknown_run(name, **fields), declared_at=at)
     if run.spec.finish_by:
@@ -184,7 +184,9 @@ def _(state: ClusterState, event: TrainProgress) -> ClusterState:
     }
     if run.deadline:
         machines = _machines(state, run)
-        changes["deadline"] = run.deadline.told(event.at, event.step, machines, state.clock.rate)
+        changes["deadline"] = run.deadline.progressed(
+            event.at, event.step, machines, state.clock.rate
+        )
     if run.spec.prep:
         waited = (*run.preparation.waited, (event.at, min(event.waiting, 1.0)))
         changes["preparation"] = replace(run.preparation, waited=waited[-WAITED:])
@@ -255,8 +257,8 @@ def _(state: ClusterState, event: TrainEvaluated) -> ClusterState:
     # A run may be evaluated again after it is over.
     metrics = {**event.metrics, **dict.fromkeys(event.undefined, math.nan)}
     evaluations = _longer(run.evaluations, (event.at, event.step, metrics), MARKS)
-    of = event.examples, event.complete, event.of, event.endless
-    run = changed(run, metrics=metrics, evaluated=of, evaluations=evaluations, unevaluated=None)
+    part = EvaluatedPart(event.examples, event.complete, event.of, event.endless)
+    run = changed(run, metrics=metrics, evaluated=part, evaluations=evaluations, unevaluated=None)
     return put(state, run)
 
 

@@ -208,7 +208,7 @@ def _(state: ClusterState, event: e.VmMachineAsked) -> ClusterState:
     vm = state.vms.get(event.vm)
     if vm is None or vm.state != "ready":
         return state
-    wanted = MachineChange(
+    change = MachineChange(
         event.machine_type,
         event.hourly,
         event.on_demand_hourly,
@@ -216,7 +216,7 @@ def _(state: ClusterState, event: e.VmMachineAsked) -> ClusterState:
         event.part,
         event.reason,
     )
-    return with_vm(state, event.vm, state="stopping", change=wanted)
+    return with_vm(state, event.vm, state="stopping", change=change)
 
 
 @rules.of(e.VmStopped)

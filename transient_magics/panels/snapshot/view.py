@@ -134,7 +134,7 @@ def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
     moment = time.strftime("%d %b %Y, %H:%M:%S %Z", time.localtime(now)).lstrip("0").strip()
     if state.over or (run and run.over):
         return f"As of {moment}."
-    active = state.active_run
+    active = state.current_or_next_run
     if run:
         what = "run"
     elif not active:

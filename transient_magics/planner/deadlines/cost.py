@@ -91,13 +91,13 @@ class Point:
 
 @dataclass(frozen=True)
 class DeadlineCost:
-    """The costs of deadlines: `wanted`, the requested one, and the `curve` with others.
+    """The costs of deadlines: `requested`, the requested one, and the `curve` with others.
 
     The nearest feasible deadline of the curve is first. `on_demand` is the cost with on-demand VMs
     only. `market` describes the capacity in the simulation, and `runs` is the number of courses.
     """
 
-    wanted: Point
+    requested: Point
     curve: tuple[Point, ...]
     on_demand: float
     market: str
@@ -157,39 +157,39 @@ def deadline_cost(
     start = _start(course)
     # Workers that measure the speed start first, then those on demand.
     least = (work + 2 * start) / (1 - _UNKNOWN / _DECISIONS)
-    wanted = 3600 * hours
-    if wanted < least:
+    requested = 3600 * hours
+    if requested < least:
         raise PlanError(
-            f"{choice.line.partition(' ')[2]} cannot end in {render_duration(wanted)}: on demand, "
+            f"{choice.line.partition(' ')[2]} cannot end in {render_duration(requested)}: on demand, "
             f"with the measurement of its speed, it needs up to {render_duration(least)}",
             where="--finish-by",
             fix=f"Use --finish-by {math.ceil(least / 60)}m or later, or more workers.",
         )
-    deadlines = sorted({*(share * least for share in others), wanted})
-    markets, said = _markets(traces, name, choice.workers, deadlines[-1], seed, runs)
+    deadlines = sorted({*(share * least for share in others), requested})
+    markets, market_words = _markets(traces, name, choice.workers, deadlines[-1], seed, runs)
     transfer = (
         train_steps
         * sum(group.count * group.transfer_dollars for group in course.groups)
         / choice.workers
     )
     courses = partial(_courses, choice, workload, course, start, markets, seed)
-    asked = courses(wanted, len(markets))
-    exact = _point(asked, wanted, transfer)
-    usual = _point(asked[:COMPARED], wanted, transfer).dollars
-    curve = {wanted: exact}
+    asked = courses(requested, len(markets))
+    exact = _point(asked, requested, transfer)
+    usual = _point(asked[:COMPARED], requested, transfer).dollars
+    curve = {requested: exact}
     for deadline in deadlines:
         # Use the same markets and luck: the difference is more certain than either cost.
-        if deadline != wanted:
+        if deadline != requested:
             point = _point(courses(deadline, COMPARED), deadline, transfer)
             curve[deadline] = point.moved(exact.dollars - usual)
     curve = {deadline: curve[deadline] for deadline in deadlines}
     on_demand = sum(group.count * group.on_demand_hourly for group in course.groups)
     return DeadlineCost(
-        wanted=curve[wanted],
+        requested=curve[requested],
         curve=tuple(curve.values()),
         on_demand=(on_demand + course.servers * course.server_hourly) * (work + start) / 3600
         + transfer,
-        market=said,
+        market=market_words,
         runs=len(markets),
         start=start,
     )
@@ -218,19 +218,19 @@ def _courses(
     error = _error(choice, workload, course)
     for number, market in enumerate(markets[:count]):
         luck, dearer = map(float, np.random.default_rng(seed + number).standard_normal(2))
-        known = speeds.scaled(math.exp(error * luck))
+        drawn = speeds.scaled(math.exp(error * luck))
         world = Simulation(
             market,
             deadline,
             course.steps,
-            known.mean,
+            drawn.mean,
             _kinds(course, dearer),
             declared,
             choice.workers,
             course.servers * course.server_hourly / 3600,
             begin=start,
             period=deadline / _DECISIONS,
-            speeds=known,
+            speeds=drawn,
             seed=seed + number,
         )
         found.append(world.run())

@@ -427,15 +427,15 @@ class Resampled:
         block = np.broadcast_to(block.reshape(-1, *[1] * (share.ndim - 1)), share.shape)
         reached = np.broadcast_to(np.asarray(age, float), share.shape)
         if reached.any():
-            wanted = share * self._alive(block, reached)
+            target = share * self._alive(block, reached)
         else:
-            wanted = share
-        found = np.interp(2 * block + 1 - wanted, *self._inverse)
+            target = share
+        found = np.interp(2 * block + 1 - target, *self._inverse)
         last = self.shares[-1][block]
         rate = self.rates[block]
         with np.errstate(divide="ignore", invalid="ignore"):
-            late = np.where(rate > 0, self.ages[-1] + np.log(last / wanted) / rate, np.inf)
-        return np.maximum(np.where(wanted < last, late, found), np.nextafter(reached, np.inf))
+            late = np.where(rate > 0, self.ages[-1] + np.log(last / target) / rate, np.inf)
+        return np.maximum(np.where(target < last, late, found), np.nextafter(reached, np.inf))
 
     def _alive(self, block: NDArray[np.intp], age: _Array) -> _Array:
         end = self.ages[-1]
@@ -498,25 +498,25 @@ def blocks(vms: int) -> tuple[int, int]:
 
 def compare(model: KaplanMeier, new: Observations) -> Change | None:
     """Return how new lifetimes compare with the model; None with too few of them."""
-    known = model.observed
-    new = new.until(known.end)
-    expected, told = _expected(model, new)
+    earlier = model.observed
+    new = new.until(earlier.end)
+    expected, precision = _expected(model, new)
     if max(expected, float(new.events)) < _LEAST_EXPECTED:
         return None
     # No earlier VM was revoked at these ages: count half a revocation in the hours lived there.
-    if not told:
+    if not precision:
         oldest = float(np.where(new.seen, new.upper, new.lower).max())
-        expected = 0.5 * new.between(0, oldest)[1] / max(known.between(0, oldest)[1], 1e-9)
-        told = 0.5
+        expected = 0.5 * new.between(0, oldest)[1] / max(earlier.between(0, oldest)[1], 1e-9)
+        precision = 0.5
     revoked = new.events / new.design_effect
     foreseen = expected / new.design_effect
-    told = max(told / known.design_effect, 1e-9)
-    part = foreseen / (foreseen + told)
+    precision = max(precision / earlier.design_effect, 1e-9)
+    part = foreseen / (foreseen + precision)
     if revoked:
-        at_least = special.betainc(revoked, told + 1, part)
+        at_least = special.betainc(revoked, precision + 1, part)
     else:
         at_least = 1.0
-    at_most = special.betainc(told, revoked + 1, 1 - part)
+    at_most = special.betainc(precision, revoked + 1, 1 - part)
     return Change(new.vms, new.events, expected, float(min(4 * min(at_least, at_most), 1.0)))
 
 
@@ -526,18 +526,18 @@ def _expected(model: KaplanMeier, new: Observations) -> tuple[float, float]:
     The expectation is from the hazard of the earlier VMs (Nelson and Aalen). The precision is the
     equivalent number of earlier revocations: the squared expectation over its variance.
     """
-    (ages, ended, at_risk), known = model.risks, model.observed
+    (ages, ended, at_risk), earlier = model.risks, model.observed
     hazard = ended / at_risk
     # Within an hour the number of VMs falls.
-    if known.grouped:
+    if earlier.grouped:
         hazard = -np.log(np.maximum(1 - hazard, 0.5 / at_risk))
-    if known.grouped:
+    if earlier.grouped:
         began = np.append(0.0, ages[:-1])
     else:
         began = ages
     age = np.where(new.seen, new.upper, new.lower)[:, np.newaxis]
     span = np.maximum(ages - began, 1e-12)
-    if known.grouped:
+    if earlier.grouped:
         lived = np.clip((age - began) / span, 0, 1)
     else:
         lived = (age >= ages).astype(float)

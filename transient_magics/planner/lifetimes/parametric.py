@@ -170,13 +170,13 @@ class EarlyThenSteady:
     ) -> NDArray[np.float64]:
         """Return total lifetimes that `share` of the VMs that reached `age` exceed."""
         ages, logarithms = self._table
-        wanted = -np.log(share) - np.log(self.survival(np.asarray(age)))
+        target = -np.log(share) - np.log(self.survival(np.asarray(age)))
         # The early ones are gone by then.
-        beyond = np.maximum(wanted - logarithms[-1], 0.0)
+        beyond = np.maximum(target - logarithms[-1], 0.0)
         late = np.divide(
             beyond, self.steady, out=np.where(beyond > 0, np.inf, 0.0), where=self.steady > 0
         )
-        return np.maximum(np.interp(wanted, logarithms, ages) + late, np.nextafter(age, np.inf))
+        return np.maximum(np.interp(target, logarithms, ages) + late, np.nextafter(age, np.inf))
 
     @cached_property
     def _table(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -385,15 +385,15 @@ def own_lives() -> list[Life]:
 
 def lives(history: Iterable[Event]) -> Iterator[Life]:
     """Yield the lives of the transient VMs of one journal."""
-    told = list(history)
-    state = replay(told)
-    if state.spec is None or not told:
+    recorded = list(history)
+    state = replay(recorded)
+    if state.spec is None or not recorded:
         return
-    moments = sorted(event.at for event in told)
+    moments = sorted(event.at for event in recorded)
     noticed: dict[str, float] = {}
     ended: dict[str, tuple[float, bool]] = {}
     asked: set[str] = set()
-    for event in told:
+    for event in recorded:
         match event:
             case events.VmPreemptionAsked():
                 asked.add(event.vm)
@@ -415,7 +415,7 @@ def lives(history: Iterable[Event]) -> Iterator[Life]:
             end, revoked = ended.get(
                 name, (noticed.get(name, moments[-1]), name in noticed and name not in asked)
             )
-            # Compute Engine's own times, if known.
+            # Compute Engine's own times, if it reported them.
             begin = vm.ran.since
             end = vm.stopping_at or end
             last = vm.stretches[-1]

@@ -103,18 +103,18 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
             what, where="--fit", fix="Choose early or weibull, or --provisioning-model preemptible."
         )
     if source:
-        told = found(source, question)
+        data = found(source, question)
     else:
-        told = _own_or_published(question)
+        data = _own_or_published(question)
     if question.capped:
-        seen = told.observed.with_cap()
+        seen = data.observed.with_cap()
     else:
-        seen = told.observed
-    enough(question.counted(told.observed), told.title, told.fix)
+        seen = data.observed
+    enough(question.counted(data.observed), data.title, data.fix)
     km = KaplanMeier(seen, CAPPED_BY if question.capped else np.inf)
     fits = [fit(name, seen, capped=question.capped) for name in dict.fromkeys(chosen or sensible)]
     return Study(
-        question, told, km, tuple(sorted(fits, key=lambda each: each.aic)), _change(told, question)
+        question, data, km, tuple(sorted(fits, key=lambda each: each.aic)), _change(data, question)
     )
 
 
@@ -128,14 +128,14 @@ def _own_or_published(question: Question) -> Source:
     return found("published", question)
 
 
-def _change(told: Source, question: Question) -> Change | None:
+def _change(data: Source, question: Question) -> Change | None:
     """Return the comparison of the latest VMs with the model of the earlier ones."""
-    if told.latest is None or told.earlier is None:
+    if data.latest is None or data.earlier is None:
         return None
-    known = question.counted(told.earlier)
-    if known.events < LEAST_EVENTS:
+    earlier = question.counted(data.earlier)
+    if earlier.events < LEAST_EVENTS:
         return None
-    return compare(KaplanMeier(known), question.counted(told.latest))
+    return compare(KaplanMeier(earlier), question.counted(data.latest))
 
 
 _IMPOSSIBLE = 1e12

@@ -221,7 +221,7 @@ def added_seconds(seconds: float, step_bytes: float, servers: int = 1) -> float:
 #
 # Mini-batches are prepared beside the step, in as many concurrent calls as the VM has vCPUs, so a
 # step takes the longer of the two. Where it waits for its mini-batch, it takes as long as the
-# preparation, whose vCPU-seconds are then known. With n times the vCPUs it takes an n-th, until the
+# preparation, whose vCPU-seconds then follow. With n times the vCPUs it takes an n-th, until the
 # rest of the step is longer (DS-Analyzer: Mohan et al., VLDB 2021, section 3.3). Fetching, which
 # does not need vCPUs, counts as preparation here.
 #
@@ -274,25 +274,25 @@ def vcpus_of(kind: str) -> int:
     return worker_entry(gpu, machine).vcpus
 
 
-def waiting(told: Iterable[Mapping[str, Waits]]) -> tuple[dict[str, float], float]:
+def waiting(waits: Iterable[Mapping[str, Waits]]) -> tuple[dict[str, float], float]:
     """Return waiting seconds of a step by kind of worker, and vCPU-seconds of preparation.
 
     They combine the waits of several runs. The vCPU-seconds are those of a mini-batch, 0 where no
     kind waits.
     """
     sums: dict[str, Waits] = {}
-    for each in told:
+    for each in waits:
         for kind, more in each.items():
-            known = sums.get(kind, Waits(0.0, 0.0, 0))
+            total = sums.get(kind, Waits(0.0, 0.0, 0))
             sums[kind] = Waits(
-                known.waited + more.waited, known.seconds + more.seconds, known.steps + more.steps
+                total.waited + more.waited, total.seconds + more.seconds, total.steps + more.steps
             )
     found = {kind: each for kind, each in sums.items() if each.steps and each.share >= LEAST_SHARE}
     steps = sum(each.steps for each in found.values())
-    taken = sum(each.seconds * vcpus_of(kind) for kind, each in found.items())
+    spent = sum(each.seconds * vcpus_of(kind) for kind, each in found.items())
     return {
         kind: each.waited / each.steps for kind, each in found.items()
-    }, taken / steps if steps else 0.0
+    }, spent / steps if steps else 0.0
 
 
 # Step times of models without measurements: a line over floating-point operations, one per family

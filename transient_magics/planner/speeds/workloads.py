@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from ...catalog import ICAC19, PriceList, accelerator, disk_speed, worker_entry
 from ...errors import PlanError
 from ...spec import Source
-from ..stalls.terms import Change, Place, Terms
+from ..stalls.terms import Change, StallMeasurement, VmResources
 from . import throughput
 from .fitting import BY_PEAK_ERROR, Draws
 from .throughput import (
@@ -112,7 +112,7 @@ class Workload:
     """Seconds of a step that workers wait for their mini-batch, by observed kind of worker."""
     preparation: float = 0.0
     """vCPU-seconds to prepare a mini-batch; 0 where no step waited for it."""
-    stalls: Mapping[str, Terms] = field(default_factory=dict[str, Terms])
+    stalls: Mapping[str, StallMeasurement] = field(default_factory=dict[str, StallMeasurement])
     """Measured stalls by kind of worker."""
     asked: Change = field(default_factory=Change)
     """Differences from the measured conditions: a cache, links."""
@@ -162,21 +162,23 @@ class Workload:
         kind = kind_of(gpu, machine)
         if (terms := self.terms(kind)) and (measured := self._nearest(kind)):
             return self._by_terms(terms, measured, kind, disk)
-        if known := self.compute.get(kind):
-            return known
+        if estimate := self.compute.get(kind):
+            return estimate
         return self._prepared(self._in_other_machine(kind) or self._unmeasured(gpu), kind)
 
-    def terms(self, kind: str) -> Terms | None:
+    def terms(self, kind: str) -> StallMeasurement | None:
         """Return the stalls of a kind of worker, else of its GPU in another machine, or None."""
         like = [stall for stall in self.stalls if gpu_of(stall) == gpu_of(kind)]
         if like:
             return self.stalls[_nearest(like, kind)]
         return None
 
-    def change(self, terms: Terms, kind: str, disk: str = "") -> Change:
+    def change(self, terms: StallMeasurement, kind: str, disk: str = "") -> Change:
         """Return the change from the conditions of `terms` to a kind of worker with a disk."""
         vcpus = vcpus_of(kind)
-        return terms.change(Place(vcpus, disk_speed(disk, vcpus)), self.asked, self.batch_size)
+        return terms.change(
+            VmResources(vcpus, disk_speed(disk, vcpus)), self.asked, self.batch_size
+        )
 
     def _nearest(self, kind: str) -> str:
         """Return the measured kind of worker with the same GPU, or an empty string."""
@@ -185,20 +187,22 @@ class Workload:
             return _nearest(like, kind)
         return ""
 
-    def _by_terms(self, terms: Terms, measured: str, kind: str, disk: str) -> Estimate:
+    def _by_terms(self, terms: StallMeasurement, measured: str, kind: str, disk: str) -> Estimate:
         """Return the seconds on the `measured` kind, adjusted for another machine and disk."""
-        known = self.compute[measured]
-        before = terms.change(Place(vcpus_of(measured), terms.place.disk), None, self.batch_size)
-        more, error = terms.longer(before, self.change(terms, kind, disk))
+        estimate = self.compute[measured]
+        before = terms.change(
+            VmResources(vcpus_of(measured), terms.place.disk), None, self.batch_size
+        )
+        more, error = terms.added_seconds(before, self.change(terms, kind, disk))
         if not more:
             of = worker_entry(*measured.partition("/")[::2]).machine_type
             if kind == measured:
-                return known
-            return replace(known, source=f"{known.source}, in {of}")
-        seconds = max(known.seconds + more, known.seconds / 10)
-        off = math.hypot(known.error, error / seconds)
+                return estimate
+            return replace(estimate, source=f"{estimate.source}, in {of}")
+        seconds = max(estimate.seconds + more, estimate.seconds / 10)
+        off = math.hypot(estimate.error, error / seconds)
         source = f"computed from the stalls that {terms.run} measured"
-        return Estimate(seconds, off, source, known.kind)
+        return Estimate(seconds, off, source, estimate.kind)
 
     def _in_other_machine(self, kind: str) -> Estimate | None:
         """Return the estimate of the same GPU in another machine: only waiting differs there."""
@@ -207,17 +211,18 @@ class Workload:
             return None
         vcpus = vcpus_of(kind)
         nearest = _nearest(like, kind)
-        known = self._without_waits(nearest)
+        estimate = self._without_waits(nearest)
         of = worker_entry(*nearest.partition("/")[::2]).machine_type
         if vcpus < vcpus_of(nearest) and not self.preparation:
-            error = math.hypot(known.error, SMALLER_ERROR)
-            return Estimate(known.seconds, error, f"taken from that in {of}", known.kind)
-        return replace(known, source=f"{known.source}, in {of}")
+            error = math.hypot(estimate.error, SMALLER_ERROR)
+            return Estimate(estimate.seconds, error, f"taken from that in {of}", estimate.kind)
+        return replace(estimate, source=f"{estimate.source}, in {of}")
 
     def _without_waits(self, kind: str) -> Estimate:
-        known = self.compute[kind]
+        estimate = self.compute[kind]
         return replace(
-            known, seconds=max(known.seconds - self.waits.get(kind, 0.0), known.seconds / 10)
+            estimate,
+            seconds=max(estimate.seconds - self.waits.get(kind, 0.0), estimate.seconds / 10),
         )
 
     def _prepared(self, estimate: Estimate, kind: str) -> Estimate:
@@ -269,8 +274,8 @@ class Workload:
         if not self.batch_size or batch_size == self.batch_size:
             return self
         scaled = {
-            kind: self._rebatched(gpu_of(kind), known, batch_size)
-            for kind, known in self.compute.items()
+            kind: self._rebatched(gpu_of(kind), estimate, batch_size)
+            for kind, estimate in self.compute.items()
         }
         times = batch_size / self.batch_size
         waits = {kind: seconds * times for kind, seconds in self.waits.items()}
@@ -282,7 +287,7 @@ class Workload:
             preparation=self.preparation * times,
         )
 
-    def _rebatched(self, gpu: str, known: Estimate, batch_size: int) -> Estimate:
+    def _rebatched(self, gpu: str, estimate: Estimate, batch_size: int) -> Estimate:
         if self.gigaflops:
             line = throughput.line(self.family, gpu)
         else:
@@ -292,9 +297,9 @@ class Workload:
         else:
             fixed = 0.0
         factor = fixed + (1 - fixed) * batch_size / self.batch_size
-        error = math.hypot(known.error, 0.1 * abs(math.log(batch_size / self.batch_size)))
+        error = math.hypot(estimate.error, 0.1 * abs(math.log(batch_size / self.batch_size)))
         return Estimate(
-            known.seconds * factor, error, f"from a batch of {self.batch_size}", known.kind
+            estimate.seconds * factor, error, f"from a batch of {self.batch_size}", estimate.kind
         )
 
 
@@ -304,21 +309,21 @@ def _nearest(kinds: Iterable[str], kind: str) -> str:
     return min(kinds, key=lambda each: abs(math.log(vcpus_of(each) / vcpus)))
 
 
-def by_peak(known: Mapping[str, Estimate], gpu: str) -> Estimate | None:
+def by_peak(estimates: Mapping[str, Estimate], gpu: str) -> Estimate | None:
     """Return the seconds of a step on a GPU from the GPU with the nearest peak speed.
 
     Return None where peaks are unknown.
     """
     peak = accelerator(gpu_of(gpu)).teraflops
-    peaks = {kind: accelerator(gpu_of(kind)).teraflops for kind in known}
-    near = [kind for kind in known if peaks[kind] and peak]
+    peaks = {kind: accelerator(gpu_of(kind)).teraflops for kind in estimates}
+    near = [kind for kind in estimates if peaks[kind] and peak]
     if not near:
         return None
     nearest = min(near, key=lambda kind: abs(math.log(peaks[kind] / peak)))
-    seconds = known[nearest].seconds * peaks[nearest] / peak
-    error = math.hypot(known[nearest].error, BY_PEAK_ERROR)
+    seconds = estimates[nearest].seconds * peaks[nearest] / peak
+    error = math.hypot(estimates[nearest].error, BY_PEAK_ERROR)
     return Estimate(
-        seconds, error, f"from {gpu_of(nearest).upper()}'s, by peak TFLOPS", known[nearest].kind
+        seconds, error, f"from {gpu_of(nearest).upper()}'s, by peak TFLOPS", estimates[nearest].kind
     )
 
 
@@ -524,5 +529,5 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
     )
 
 
-def _error(known: float, beyond: float) -> float:
-    return min(math.hypot(known, BEYOND_ERROR * math.log(beyond)), _MOST_ERROR)
+def _error(error: float, beyond: float) -> float:
+    return min(math.hypot(error, BEYOND_ERROR * math.log(beyond)), _MOST_ERROR)

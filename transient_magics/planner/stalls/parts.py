@@ -229,7 +229,7 @@ def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list
     repeats: dict[int, dict[Measure, TrainMeasured]] = {}
     for each in measured:
         repeats.setdefault(each.repeat, {})[each.measure] = each
-    whole = [taken for _, taken in sorted(repeats.items()) if len(taken) == len(MEASURES)]
+    whole = [measures for _, measures in sorted(repeats.items()) if len(measures) == len(MEASURES)]
     size = max((each.bytes for each in measured), default=0)
     examples = max((each.examples for each in measured), default=0)
     lasted = max((each.at for each in measured), default=0.0) - min(
@@ -240,25 +240,25 @@ def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list
         mine = {name for name, its in kinds.items() if its == kind}
         took = set[str]()
         found = list[Repeat]()
-        for taken in whole:
-            there = mine.intersection(*map(_told, taken.values()))
+        for measures in whole:
+            there = mine.intersection(*map(_workers_with, measures.values()))
             if there:
                 took |= there
-                found.append(Repeat.of(_means(taken, there), files=size > 0))
+                found.append(Repeat.of(_means(measures, there), files=size > 0))
         if found:
             answer.append(Stalls(kind, tuple(sorted(took)), tuple(found), examples, size, lasted))
     return answer
 
 
-def _told(taken: TrainMeasured) -> set[str]:
-    return {name for name, seconds in taken.seconds.items() if seconds >= LEAST_SECONDS}
+def _workers_with(measures: TrainMeasured) -> set[str]:
+    return {name for name, seconds in measures.seconds.items() if seconds >= LEAST_SECONDS}
 
 
 def _means(
-    taken: Mapping[Measure, TrainMeasured], workers: Collection[str]
+    measures: Mapping[Measure, TrainMeasured], workers: Collection[str]
 ) -> dict[Measure, float]:
     return {
-        name: statistics.fmean(taken[name].seconds[who] for who in workers) for name in MEASURES
+        name: statistics.fmean(measures[name].seconds[who] for who in workers) for name in MEASURES
     }
 
 
@@ -289,39 +289,39 @@ def apart(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[A
     for worker, kind in kinds.items():
         equals = [name for name, its in kinds.items() if its == kind and name != worker]
         for what, of in _WHAT.items():
-            told = list[float]()
+            excess = list[float]()
             steps = list[float]()
-            for taken in repeats.values():
-                own = of(taken, worker)
-                others = [value for name in equals if (value := of(taken, name)) is not None]
+            for measures in repeats.values():
+                own = of(measures, worker)
+                others = [value for name in equals if (value := of(measures, name)) is not None]
                 step = [
-                    taken["S2"].seconds[name]
+                    measures["S2"].seconds[name]
                     for name in equals
-                    if "S2" in taken and name in taken["S2"].seconds
+                    if "S2" in measures and name in measures["S2"].seconds
                 ]
                 if own is not None and others and step:
-                    told.append(own - statistics.median(others))
+                    excess.append(own - statistics.median(others))
                     steps.append(statistics.fmean(step))
-            if len(told) < LEAST_REPEATS or statistics.fmean(steps) < LEAST_SECONDS:
+            if len(excess) < LEAST_REPEATS or statistics.fmean(steps) < LEAST_SECONDS:
                 continue
-            more = Estimate.of(told, 1 - 0.05 / (len(kinds) * len(_WHAT)))
+            more = Estimate.of(excess, 1 - 0.05 / (len(kinds) * len(_WHAT)))
             share = more.mean / statistics.fmean(steps)
             if more.low > 0 and share >= LEAST_APART:
                 found.append(Apart(worker, what, more, share))
     return sorted(found, key=lambda each: -each.share)
 
 
-def _computing(taken: _Taken, worker: str) -> float | None:
-    if "S0" in taken:
-        return taken["S0"].seconds.get(worker)
+def _computing(measures: _Taken, worker: str) -> float | None:
+    if "S0" in measures:
+        return measures["S0"].seconds.get(worker)
     return None
 
 
-def _network(taken: _Taken, worker: str) -> float | None:
-    if not {"S1", "S2"} <= taken.keys():
+def _network(measures: _Taken, worker: str) -> float | None:
+    if not {"S1", "S2"} <= measures.keys():
         return None
-    near = taken["S1"].seconds.get(worker)
-    far = taken["S2"].seconds.get(worker)
+    near = measures["S1"].seconds.get(worker)
+    far = measures["S2"].seconds.get(worker)
     if near is None or far is None:
         return None
     return far - near

@@ -1,8 +1,11 @@
 """Stall measurements in plans: the effect of vCPUs, disks, links and caches on a step.
 
-Only a part above the noise is a stall; other parts count as absent. So a plan does not change
-without measurements, and no change shortens a step that waits for nothing. `what_if` computes the
-effect of changes.
+A part of a step (network, preparation, ...) counts as a stall only if it is statistically
+significant. Otherwise its time counts as zero, so that noise never predicts a faster step. `what_if`
+computes the effect of changes.
+
+S0 to S5, R4 and R5 are measures: the seconds of a step, or of reading, with more and more parts
+(`protocol.step_parts.Measure`). A stall is the difference of two of them (`parts.STALLS`).
 """
 
 from __future__ import annotations
@@ -19,18 +22,19 @@ from ...spec import Source
 from ..ranges import next_run_error
 from .parts import LEAST_REPEATS, LEAST_SECONDS, STALLS, Estimate, Repeat, Stalls
 
-_MOST = 100.0
+_MAX_FACTOR = 100.0
+"""Maximum factor of a change; its inverse is the minimum."""
 
 WHAT_IF_ERROR = 0.1
 """Relative error of the part of a step that a change removes.
 
-Nine cases of `benchmarks/bench_stalls.py` missed a step by 10 % in the root mean square; the
-changes removed about as much as they left.
+In nine cases of `benchmarks/bench_stalls.py`, the predicted duration of a step had a root mean
+square error of 10 %. Their changes removed about half of the step.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VmResources:
     """The properties of a VM that determine stalls: vCPUs, and the disk's MiB per second."""
 
     vcpus: int
@@ -38,16 +42,30 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The result of the measurement `run` for one kind of VM, at `place`, of one `source`.
+class StallMeasurement:
+    """The stalls that a run measured on one kind of VM.
 
-    `workers` took part, with `servers` parameter servers and the format `wire`. The model's
-    `parameters` and `gigaflops` are 0 if they were not counted.
+    Attributes
+    ----------
+    run
+        The name of the run.
+    stalls
+        The measures of all repeats, and the stalls that follow from them.
+    place
+        The resources of these VMs.
+    source
+        Whether the VMs were real or emulated.
+    workers, servers
+        Number of workers and of parameter servers.
+    wire
+        Format of gradients on the network.
+    parameters, gigaflops
+        Of the model; 0 if they were not counted.
     """
 
     run: str
     stalls: Stalls
-    place: Place
+    place: VmResources
     source: Source
     workers: int = 1
     servers: int = 1
@@ -95,7 +113,7 @@ class Terms:
         return cls(
             run,
             stalls,
-            Place(int(_number(values, "vcpus", 1)), _number(values, "disk", 1)),
+            VmResources(int(_number(values, "vcpus", 1)), _number(values, "disk", 1)),
             values["source"],
             int(_number(values, "workers", 1)),
             int(_number(values, "servers")),
@@ -105,23 +123,25 @@ class Terms:
         )
 
     @property
-    def waited(self) -> float:
+    def input_wait_seconds(self) -> float:
         """Seconds for which a measured step waits for its mini-batch."""
-        at = claimed(self.stalls).seconds
+        at = significant(self.stalls).seconds
         return at["S4" if self.stalls.fits else "S5"] - at["S3"]
 
     @property
-    def input(self) -> float:
-        """Seconds that a mini-batch takes alone."""
-        return claimed(self.stalls).seconds["R4" if self.stalls.fits else "R5"]
+    def input_seconds(self) -> float:
+        """Seconds to read and prepare a mini-batch when nothing else runs."""
+        return significant(self.stalls).seconds["R4" if self.stalls.fits else "R5"]
 
     @property
-    def step(self) -> float:
-        """Seconds of a measured step, alongside those of the other workers."""
-        return claimed(self.stalls).seconds["S3"] + self.waited
+    def step_seconds(self) -> float:
+        """Seconds of a measured step while all workers train, its wait for input included."""
+        return significant(self.stalls).seconds["S3"] + self.input_wait_seconds
 
-    def change(self, place: Place, requested: Change | None = None, examples: int = 0) -> Change:
-        """Return the change from the measurement to a place.
+    def change(
+        self, place: VmResources, requested: Change | None = None, examples: int = 0
+    ) -> Change:
+        """Return the `Change` from the measured VMs to VMs with other resources.
 
         `requested` adds further changes, `examples` is the size of mini-batches (0: unchanged).
         Data that fit into memory are cached after the first pass.
@@ -139,12 +159,19 @@ class Terms:
             batch=requested.batch * batch,
         )
         return replace(
-            found, **{name: min(max(getattr(found, name), 1 / _MOST), _MOST) for name in _TIMES}
+            found,
+            **{
+                name: min(max(getattr(found, name), 1 / _MAX_FACTOR), _MAX_FACTOR)
+                for name in _FACTORS
+            },
         )
 
-    def longer(self, before: Change, after: Change) -> tuple[float, float]:
-        """Return how many seconds the change adds to a step, and the standard deviation of that."""
-        mean = claimed(self.stalls)
+    def added_seconds(self, before: Change, after: Change) -> tuple[float, float]:
+        """Return how much longer a step takes under `after` than under `before`.
+
+        Returns seconds and their standard deviation.
+        """
+        mean = significant(self.stalls)
         more = seconds(mean, after) - seconds(mean, before)
         if not more:
             return 0.0, 0.0
@@ -169,15 +196,17 @@ def _number(values: Mapping[Any, Any], name: str, least: float = 0.0) -> float:
 
 # The duration of a step if something were larger or faster: a model without fitted parameters.
 #
-# The step without its input, g = S3, and the input of a mini-batch, i, overlap as far as the
-# measured step shows: it takes max(g, i) + h min(g, i). With h = 0 that is the pipelined form,
+# The step without its input, g = S3, and the input of a mini-batch, i, overlap by the amount that
+# follows from the measured step: it takes max(g, i) + h min(g, i), where h is the share of the
+# shorter one that does not overlap (`_unhidden`). With h = 0 that is the pipelined form,
 # 1 / min(1/g, 1/i); with h = 1 the serial one, g + i (J. Mohan et al., "Analyzing and Mitigating
 # Data Stalls in DNN Training", VLDB 2021, section 3.4, whose what-if has h = 0). The input of a
-# mini-batch of which the share x is cached takes x R4 + (1 - x) R5, which is their D x / C +
-# D (1 - x) / S for a cache that never evicts.
+# mini-batch of which the share x is cached takes x R4 + (1 - x) R5. That is their D x / C +
+# D (1 - x) / S, with the data size D and the rates C of the cache and S of the storage, for a cache
+# that never evicts.
 #
-# The change happens in another run, which differs from the measured one as runs do. So three errors
-# add up in the seconds of its step: of the measurement, of the model, and between runs.
+# The change is applied in another run, and runs vary. So the error of its step time combines three
+# errors: of the measurement, of the model, and between runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +239,14 @@ class Change:
                 raise DeclarationError(what, fix="Use 1 for no change.")
 
 
-_TIMES = [field.name for field in fields(Change) if field.name != "cache"]
+_FACTORS = [field.name for field in fields(Change) if field.name != "cache"]
 
 
-def claimed(stalls: Stalls) -> Repeat:
-    """Return the mean measures without parts that are within the noise.
+def significant(stalls: Stalls) -> Repeat:
+    """Return the mean measures, with stalls that are not significant set to zero.
 
-    For an unclaimed stall both measures are equal. No measure with one more part is shorter, and no
-    step is shorter than its input alone.
+    The two measures whose difference is such a stall are made equal. A measure with an additional
+    part is never shorter than the one without it, and no step is shorter than its input alone.
     """
     at: dict[Measure, float] = {
         name: statistics.fmean(repeat.seconds[name] for repeat in stalls.repeats)
@@ -235,15 +264,16 @@ def claimed(stalls: Stalls) -> Repeat:
 
 
 _UNEVEN = 0.1
-"""A share of a step above which a part within the noise may still be a stall."""
+"""Share of a step above which a part that is not significant is mentioned to the user."""
 
 _REMEDIES: Mapping[str, str] = {
-    "serialisation": "bigger mini-batches have fewer steps to send (--hparams batch_size=..., or "
-    "batch_size in the cell), and --wire bf16 halves what is sent",
+    "serialisation": "with larger mini-batches there are fewer steps, and so less to send "
+    "(--hparams batch_size=..., or batch_size in the cell), and --wire bf16 halves what is sent",
     "network": "workers nearer to the parameter servers (--zone with a single zone), fewer and "
     "faster GPUs, or --wire bf16, which halves what is sent",
     "contention": "one more parameter server shares the work (--ps {more})",
-    "preparation": "more cores prepare more (--machine-type), or the records could contain "
+    "preparation": "a VM with more cores prepares examples faster (--machine-type), or the records "
+    "could contain "
     "prepared examples",
     "fetch": "a faster disk (--disk 200GB:ssd), or fewer bytes for each example",
 }
@@ -252,43 +282,44 @@ _REMEDIES: Mapping[str, str] = {
 def advice(stalls: Stalls, servers: int = 1) -> str:
     """Return the remedy for stalls of workers with `servers` parameter servers.
 
-    '' with too few repeats for any claim.
+    '' with too few repeats for a result.
     """
     if len(stalls.repeats) < LEAST_REPEATS:
         return ""
-    found = [part for part in stalls.stalled if not _once(part.name, stalls)]
+    found = [part for part in stalls.stalled if not _only_in_first_pass(part.name, stalls)]
     if found:
         first = found[0]
         remedy = _REMEDIES[first.name].format(more=servers + 1)
         return f"{first.share:.0%} of a step is {first.name}: {remedy}."
-    once = [part for part in stalls.stalled if _once(part.name, stalls)]
-    if once:
+    only_first = [part for part in stalls.stalled if _only_in_first_pass(part.name, stalls)]
+    if only_first:
         fits = f"the data ({stalls.bytes / 1e6:,.0f} MB) fit into the VM's memory"
         return f"Fetching costs time in the first pass only: {fits}. There are no other stalls."
     uneven = max(stalls.parts, key=lambda part: part.share)
     if uneven.share >= _UNEVEN:
-        often = f"{uneven.name} took {uneven.share:.0%} of a step in the mean, but unevenly"
+        share = f"{uneven.share:.0%} of a step on average"
+        often = f"{uneven.name} took {share}, but varied between repeats"
         return (
-            f"No stall stands out of the noise, but {often}: use more --repeats, or longer "
+            f"No stall is larger than the noise, but {often}: use more --repeats, or longer "
             "--seconds."
         )
     share = f"{min(stalls.compute.share, 1):.0%} of a step is computing"
     faster = "A faster GPU"
     if stalls.kind.partition("/")[0] == "cpu":
         faster = "A GPU"
-    return f"No stall stands out of the noise: {share}. {faster} would help."
+    return f"No stall is larger than the noise: {share}. {faster} would help."
 
 
-def terms_words(which: str, terms: Terms, change: Change) -> str:
-    """Return the parts of a step on `which` worker with the change; '' without claimed stalls."""
+def terms_words(which: str, terms: StallMeasurement, change: Change) -> str:
+    """Describe the parts of a step on the worker `which` after a change; '' if there is no stall."""
     stalls = terms.stalls
     parts = terms.parts(change)
     sure = {_PARTS.get(part.name, part.name) for part in stalls.stalled}
-    after = terms.parts(terms.change(terms.place))
+    measured = terms.parts(terms.change(terms.place))
     moved = {
         name
         for name, part in parts.items()
-        if not math.isclose(part.mean, after[name].mean, rel_tol=1e-3)
+        if not math.isclose(part.mean, measured[name].mean, rel_tol=1e-3)
     }
     shown = [
         name for name in parts if name in sure or name == "computing" or (sure and name in moved)
@@ -319,7 +350,8 @@ def milliseconds(seconds: Estimate) -> str:
     return f"{round(1000 * seconds.mean, 1) + 0.0:.1f} ms{spread}"  # no -0.0
 
 
-def _once(name: str, stalls: Stalls) -> bool:
+def _only_in_first_pass(name: str, stalls: Stalls) -> bool:
+    """Return whether the part costs time in the first pass only: later the data are in memory."""
     return name == "fetch" and stalls.fits
 
 
@@ -331,7 +363,7 @@ class Prediction:
     seconds: Estimate
     """Seconds of a step in another run on such VMs."""
     times: Estimate
-    """The factor of examples per second in the mean over runs."""
+    """The speed-up in examples per second, averaged over runs: 2 is twice as fast."""
     parts: Mapping[str, Estimate]
     """The parts of the step in seconds: computing, serialisation, network, contention, input."""
 
@@ -355,7 +387,7 @@ class Prediction:
 
 
 def what_if(stalls: Stalls, change: Change) -> Prediction:
-    """Return the effect of a change for such workers."""
+    """Predict a step of the measured workers after a change."""
     before = [seconds(repeat, Change()) for repeat in stalls.repeats]
     after = [seconds(repeat, change) for repeat in stalls.repeats]
     times = [
@@ -399,11 +431,11 @@ def seconds(repeat: Repeat, change: Change) -> float:
     warm_part = change.cache * _unhidden(at["S4"], at["S3"], warm)
     cold_part = (1 - change.cache) * _unhidden(at["S5"], at["S3"], cold)
     unhidden = warm_part + cold_part
-    return _beside(max(busy, 0.0), prepared + fetched, unhidden)
+    return _overlapped(max(busy, 0.0), prepared + fetched, unhidden)
 
 
 def _possible(repeat: Repeat) -> dict[Measure, float]:
-    """Return measures that never exceed one that contains them; excess came from other load."""
+    """Cap each measure at the measures that include it: any excess came from other load."""
     at = repeat.seconds
     warm = min(at["R4"], at["S4"], at["S5"])
     return {
@@ -428,12 +460,13 @@ def _parts(repeat: Repeat, change: Change) -> dict[str, float]:
     return {**busy, "waiting for input": seconds(repeat, change) - sum(busy.values())}
 
 
-def _beside(busy: float, input: float, unhidden: float) -> float:
+def _overlapped(busy: float, input: float, unhidden: float) -> float:
+    """Return the seconds of two parts that overlap, except for the share `unhidden`."""
     return max(busy, input) + unhidden * min(busy, input)
 
 
 def _unhidden(step: float, busy: float, input: float) -> float:
-    """Return the share that did not overlap, of what could have, by the measured step."""
+    """Return h: the share of the shorter part that did not overlap in the measured step."""
     if min(busy, input) > 0:
         return (step - max(busy, input)) / min(busy, input)
     return 0.0

@@ -44,7 +44,13 @@ from ...protocol.agent_commands import (
 from ...protocol.machines import NOTICE_SECONDS
 from ...protocol.messages import encode
 from ...protocol.run import RunSpec
-from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
+from ...protocol.vm_events import (
+    AgentLine,
+    AgentStarted,
+    PreemptionNoticed,
+    TrafficCounted,
+    line_fields,
+)
 from .. import process_record
 from ..folder import Lines, RunFolder
 from ..metadata import notice_seconds, watch_preemption
@@ -118,7 +124,7 @@ class Agent:
             self._notice_seconds = await asyncio.to_thread(notice_seconds)
 
     def _report(self, line: AgentLine) -> None:
-        self._lines.write(line.kind, told(line))
+        self._lines.write(line.kind, line_fields(line))
 
     async def _count_traffic(self) -> None:
         """Report the network traffic at intervals, because traffic between zones costs money."""

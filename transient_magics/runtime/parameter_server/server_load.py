@@ -61,7 +61,7 @@ class Shares:
 
     @property
     def largest(self) -> float | None:
-        """Share of the busiest server; None before it is known."""
+        """Share of the busiest server; None before the first report."""
         return max(self._shares.values(), default=None)
 
 

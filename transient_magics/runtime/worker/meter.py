@@ -168,7 +168,7 @@ class Meter:
                 "gap_seconds": round(self._gap, 6),
                 "staleness": round(self._staleness / self._count, 2),
                 "learning_rate_divisor": round(self._divisor, 6),
-                "split": self._parts.told,
+                "split": self._parts.rounded,
             }
             if self._traced:
                 line["traced_seconds"] = round(self._traced, 6)

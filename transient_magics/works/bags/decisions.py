@@ -143,4 +143,4 @@ def _free_name(bag: DeclaredBag, state: ClusterState) -> str:
     """
     further = (dask_name(bag.name, number) for number in count(len(bag.dasks) + 1))
     names = chain(bag.dasks[-1:], further)
-    return next(name for name in names if not state.taken("dask", name, owner=bag.name))
+    return next(name for name in names if not state.name_conflict("dask", name, owner=bag.name))

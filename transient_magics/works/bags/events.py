@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from ...protocol.checks import Amount, Count, Name, at_least, checked_file
-from ...protocol.events import FACT, Event, event, taken
+from ...protocol.events import FACT, Event, event, read_foreign
 from ...protocol.literals import CheckedValue, all_as_json
 from ...protocol.outputs import MOST_ARRAY_BYTES, MOST_OUTPUTS, MOST_PRINTED, Values, output_name
 from ...protocol.run import parameter_name
@@ -219,7 +219,7 @@ def from_driver(line: bytes, bag: str, since: int, until: int) -> BagEvent:
     Its time must be from `since` to `until` (ns), with a tolerance of a day. Raises ValueError for
     any other line.
     """
-    found = taken(line, _KINDS, "a driver", since, until)
+    found = read_foreign(line, _KINDS, "a driver", since, until)
     assert isinstance(found, BagEvent)
     if found.bag != bag:
         raise ValueError(f"the {found.kind} event belongs to another bag")

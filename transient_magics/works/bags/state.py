@@ -132,7 +132,7 @@ class DeclaredBag(Work[BagSpec]):
     """A bag on a cluster."""
 
     kind = "bag"
-    leases = False
+    takes_workers = False
 
     state: BagState = field(kw_only=True)
     """State from the events of its driver."""

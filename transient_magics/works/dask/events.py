@@ -8,7 +8,7 @@ from typing import Annotated
 
 from ...protocol import checks
 from ...protocol.checks import Amount, Count, Name
-from ...protocol.events import FACT, Event, event, taken
+from ...protocol.events import FACT, Event, event, read_foreign
 from ...protocol.vm_events import VM
 
 # What VMs report
@@ -101,7 +101,7 @@ def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, unti
 
     Only the scheduler may report about other VMs.
     """
-    found = taken(line, _OF_DASK, VM, since, until)
+    found = read_foreign(line, _OF_DASK, VM, since, until)
     about = found.values
     if (
         about["dask"] != dask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...protocol.checks import Amount, Count, Name
-from ...protocol.events import FACT, Event, event, taken
+from ...protocol.events import FACT, Event, event, read_foreign
 from ...protocol.vm_events import VM
 
 # What VMs report
@@ -95,7 +95,7 @@ _OF_JOB: dict[str, type[Event]] = {
 
 def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: int) -> Event:
     """Return the event of a line about this attempt from a VM, checked as in `from_chief`."""
-    found = taken(line, _OF_JOB, VM, since, until)
+    found = read_foreign(line, _OF_JOB, VM, since, until)
     about = found.values
     if (about["job"], about["attempt"], about.get("rank", rank)) != (job, attempt, rank):
         raise ValueError(f"the {found.kind} event belongs to another job")

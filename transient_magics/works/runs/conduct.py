@@ -101,7 +101,7 @@ class Runs(Works[RunSpec]):
             if training := self._training(self.fleet, run):
                 self._give(training, run, state)
         if state.phase == "deleting":
-            if state.active_run:
+            if state.current_or_next_run:
                 tick.tasks.do("end", self.end_all)
         elif (run := to_check(state)) and (training := self._training(self.fleet, run)):
             training.find_server(state.serving)
@@ -391,14 +391,14 @@ class Runs(Works[RunSpec]):
         state = self.state
         server = fleet.server
         new = leases(state, slots, server, at)
-        if new != Leases(state.ports, state.leases, state.held, state.ahead):
+        if new != Leases(state.ports, state.leases, state.held_back, state.ahead):
             if set(new.ports) - set(state.ports):
                 over = [run.name for run in state.of(RunState).values() if run.over]
                 self.recorder.forget(over)
             workers = {str(slot): run for slot, run in sorted(new.workers.items())}
             ahead = {str(slot): run for slot, run in new.ahead.items()}
             leased = events.ClusterLeased(
-                ports=new.ports, workers=workers, held=new.held, ahead=ahead
+                ports=new.ports, workers=workers, held=new.held_back, ahead=ahead
             )
             self.recorder.record(leased)
         owners: dict[int, set[str]] = {slot: set() for slot in slots}

@@ -67,7 +67,7 @@ class Deadlines:
 
     def tick(self, at: float) -> None:
         """Decide about the run with a deadline, at most once a second. `at`: seconds since 1970."""
-        run = self._state.due
+        run = self._state.deadline_run
         # The clock of `at` may be set.
         moment = time.monotonic()
         if run is None or run.made or self._state.phase == "deleting":

@@ -113,7 +113,7 @@ def _facts(run: RunState, state: ClusterState, cost: Cost, now: float) -> Facts:
         facts.append(("lost to revocations", lost))
     for name, value in text.scores(run.metrics).items():
         facts.append((f"dev {name}", text.number(value)))
-    if run.evaluated[0]:
+    if run.evaluated.examples:
         facts.append(("dev split", text.examples_words(*run.evaluated)))
     return facts
 

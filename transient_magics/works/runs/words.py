@@ -193,7 +193,7 @@ def waits_for(run: RunState, state: ClusterState) -> str:
     """Return what a run waits for, and why; empty if it has begun or is the next to begin."""
     if run.over or state.has_begun(run):
         return ""
-    kind, why = state.held.get(run.name, ("", ""))
+    kind, why = state.held_back.get(run.name, ("", ""))
     if kind == "check":
         return why
     place = state.queue.index(run)

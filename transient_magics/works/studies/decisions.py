@@ -138,7 +138,7 @@ def _judged(study: StudyState, trial: int, runs: list[RunState]) -> FinishTrial:
     """Return the result of a trial whose runs have ended: failed if one was not measured."""
     values: list[float] = []
     for run in runs:
-        value = run.comes_to(study.spec.goal)
+        value = run.value_of(study.spec.goal)
         if value is None or not math.isfinite(value):
             metric = study.spec.goal.metric
             if run.unevaluated and not run.metrics:

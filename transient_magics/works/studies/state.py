@@ -44,7 +44,7 @@ class StudyState(Work[StudySpec]):
 
     kind = "study"
     trains = True
-    leases = False
+    takes_workers = False
 
     planned: int = field(kw_only=True)
     trials: Mapping[int, TrialState] = field(default_factory=dict[int, TrialState])
@@ -57,7 +57,7 @@ class StudyState(Work[StudySpec]):
         return tuple(run for trial in self.trials.values() for run in trial.runs)
 
     @property
-    def has_cluster_alone(self) -> bool:
+    def owns_cluster(self) -> bool:
         """Whether its cluster was made only for it, and ends with it."""
         return self.spec.alone
 

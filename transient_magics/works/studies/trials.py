@@ -121,7 +121,7 @@ def value_of(state: ClusterState, study: StudyState, trial: TrialState) -> float
     """Return the value of a trial; while it trains the mean of what its runs measured last."""
     if trial.ended:
         return trial.value
-    return Spread.of(run.comes_to(study.spec.goal) for run in runs_of(state, trial)).mean
+    return Spread.of(run.value_of(study.spec.goal) for run in runs_of(state, trial)).mean
 
 
 def best_of(parts: Sequence[StudyState]) -> TrialState | None:
@@ -385,7 +385,7 @@ def _configuration(
 def _value(measured: _RunOfTrial, goal: Objective) -> float | None:
     if len(measured.trial.runs) == 1:
         return measured.trial.value
-    return measured.run.comes_to(goal)
+    return measured.run.value_of(goal)
 
 
 def _left_out(parts: Sequence[StudyState]) -> str:

@@ -13,7 +13,7 @@ from ....files import write_atomically
 from ....kinds import KINDS
 from ....protocol import checks
 from ....protocol.agent_commands import Begin
-from ....protocol.vm_events import told
+from ....protocol.vm_events import line_fields
 from ....runtime import process_record
 from ....runtime.folder import Lines
 from ....runtime.metadata import watch_preemption
@@ -47,7 +47,7 @@ def report(folder: Path, begin: Begin, seconds: float, *, rested: bool = False, 
     result = f"slept {seconds:.1f} s in attempt {begin.attempt}\n"
     write_atomically(folder / result_file(begin.attempt), result)
     woke = SleepWoke(sleep=begin.work, attempt=begin.attempt, seconds=seconds, rested=rested, reason=reason)
-    Lines(folder / events_file(begin.attempt)).write(woke.kind, told(woke))
+    Lines(folder / events_file(begin.attempt)).write(woke.kind, line_fields(woke))
 
 
 async def sleep(seconds: float) -> bool:

@@ -36,7 +36,7 @@ from ....protocol.vm_events import (
     TrainFinished,
     TrainProgress,
     TrainStarted,
-    told,
+    line_fields,
 )
 from ...files import blocks, data_files
 from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, received_checkpoint
@@ -534,7 +534,7 @@ class Chief:
                 log(f"{server} released its data of worker number {number}")
 
     def _report(self, event: Event) -> None:
-        self._lines.write(event.kind, told(event))
+        self._lines.write(event.kind, line_fields(event))
 
     async def _finish(self, code: int) -> None:
         """End the process, after the last checkpoint is shipped and the last event written."""

@@ -76,12 +76,12 @@ class Turns:
 
     @property
     def count(self) -> int:
-        """Number of measures that were taken."""
+        """Number of completed measures."""
         return self._total - len(self._left)
 
     @property
     def done(self) -> bool:
-        """Whether all measures were taken."""
+        """Whether all measures are complete."""
         return not self._left
 
     def add_result(self, number: int, name: str, result: Took) -> None:
@@ -173,7 +173,7 @@ class Turns:
 
 
 def planned(repeats: int) -> Iterable[tuple[int, Measure]]:
-    """Yield each repeat (from 1) with each measure, in the order in which they are taken."""
+    """Yield each repeat (from 1) with each measure, in the order in which they are requested."""
     for repeat in range(1, repeats + 1):
         for measure in MEASURES if repeat % 2 else reversed(MEASURES):
             yield repeat, measure

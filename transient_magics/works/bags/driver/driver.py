@@ -32,7 +32,7 @@ from ....files import write_atomically
 from ....protocol import checks, jsonl, layout
 from ....protocol.events import from_values
 from ....protocol.outputs import MOST_ARRAY_BYTES, MOST_PRINTED
-from ....protocol.vm_events import told
+from ....protocol.vm_events import line_fields
 from ....runtime.folder import Lines
 from ...dask.on_vm import bag_task, scheduler
 from ...dask.on_vm.task import DaskTask, security
@@ -160,7 +160,7 @@ class Driver:
 
     def _tell(self, event: b.BagEvent) -> None:
         self.state = fold(self.state, event)
-        self._lines.write(event.kind, told(event))
+        self._lines.write(event.kind, line_fields(event))
 
     def saved(self, job: int, attempt: int, done: float, seconds: float, data: bytes) -> None:
         """Keep a checkpoint of a job. Threads call it."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from ....protocol import checks, layout
 from ....protocol.agent_commands import Begin
-from ....protocol.vm_events import told
+from ....protocol.vm_events import line_fields
 from ....runtime import gpu_use, process_record
 from ....runtime.folder import Lines
 from ....runtime.parts import LOG, Ended, Part, Restarts
@@ -103,7 +103,7 @@ class DaskPart(Part):
         reason = self._crash(how)
         if reason:
             crashed = DaskCrashed(dask=self.begin.work, vm=self.task.vm, reason=reason)
-            self._lines.write(crashed.kind, told(crashed))
+            self._lines.write(crashed.kind, line_fields(crashed))
         return self.task.part == "worker"
 
     def gave_up(self) -> None:
@@ -141,7 +141,7 @@ class DaskPart(Part):
         unused = DaskGpuUnused(
             dask=self.begin.work, vm=self.task.vm, gpu=card.name, seconds=round(seconds, 1)
         )
-        self._lines.write(unused.kind, told(unused))
+        self._lines.write(unused.kind, line_fields(unused))
 
     async def _keep_bounds(self, pid: int) -> str:
         """Kill a worker that exceeds its memory limit or the time limit of a job, and return why.

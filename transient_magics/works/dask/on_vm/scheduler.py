@@ -28,7 +28,7 @@ from distributed.protocol.pickle import dumps
 from distributed.scheduler import KilledWorker, Scheduler, TaskState, WorkerState
 
 from ....protocol import checks, layout
-from ....protocol.vm_events import told
+from ....protocol.vm_events import line_fields
 from ....runtime.folder import Lines
 from ....runtime.role import separate_children
 from ..events import DaskClosed, DaskLeft, DaskServing
@@ -203,8 +203,8 @@ class VmScheduler(Scheduler):
             lost=len(here),
             interrupted=interrupted,
         )
-        self._lines.write(event.kind, told(event))
-        self.log_event("transient", {"action": "left", **told(event)})
+        self._lines.write(event.kind, line_fields(event))
+        self.log_event("transient", {"action": "left", **line_fields(event)})
         self._left.discard(worker)
 
     async def _move(self, ws: WorkerState, deadline: float) -> dict[Any, int]:
@@ -283,10 +283,10 @@ async def serve(
         port = int(scheduler.address.rpartition(":")[2])
         seen = dashboard.port if dashboard else 0
         serving = DaskServing(dask=spec.name, port=port, dashboard=seen, versions=versions())
-        lines.write(serving.kind, told(serving))
+        lines.write(serving.kind, line_fields(serving))
         reason = await (until or _until_over)(scheduler, over)
     closed = DaskClosed(dask=spec.name, reason=reason)
-    lines.write(closed.kind, told(closed))
+    lines.write(closed.kind, line_fields(closed))
 
 
 async def _until_over(scheduler: VmScheduler, over: asyncio.Event) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ....errors import TrainingError
 from ....protocol import layout
 from ....protocol.agent_commands import Begin
-from ....protocol.vm_events import told
+from ....protocol.vm_events import line_fields
 from ....runtime.folder import Lines
 from ....runtime.parts import Part, Restarts
 from ..events import JobExited
@@ -48,7 +48,9 @@ class JobPart(Part):
             code=None,
             reason="the runner of its command on the VM keeps ending",
         )
-        Lines(self.folder / layout.job_events(self.begin.attempt)).write(exited.kind, told(exited))
+        Lines(self.folder / layout.job_events(self.begin.attempt)).write(
+            exited.kind, line_fields(exited)
+        )
 
 
 PART = JobPart

@@ -33,7 +33,7 @@ from ....errors import TrainingError, reason_of
 from ....protocol import checks, layout
 from ....protocol.agent_commands import Begin
 from ....protocol.machines import NOTICE_SECONDS
-from ....protocol.vm_events import told
+from ....protocol.vm_events import line_fields
 from ....runtime import gpu_use, process_record
 from ....runtime.files.archive import last_change, pack, signature, unpack
 from ....runtime.folder import Lines, RunFolder
@@ -277,7 +277,7 @@ class Runner:
         started = JobStarted(
             job=about.work, attempt=about.attempt, rank=self._task.rank, kept=self._task.kept
         )
-        self._lines.write(started.kind, told(started))
+        self._lines.write(started.kind, line_fields(started))
         return process
 
     def _spawn(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -366,7 +366,7 @@ class Runner:
             gpu=card.name,
             seconds=round(seconds, 1),
         )
-        self._lines.write(unused.kind, told(unused))
+        self._lines.write(unused.kind, line_fields(unused))
 
     async def _pack_regularly(self) -> None:
         while self._kept and not self._task.rank:
@@ -392,7 +392,7 @@ class Runner:
             if why != self._unkept:
                 self._unkept = why
                 unkept = JobUnkept(job=self._begin.work, attempt=self._begin.attempt, reason=why)
-                self._lines.write(unkept.kind, told(unkept))
+                self._lines.write(unkept.kind, line_fields(unkept))
 
     def _pack_changes(self, folder: Path, adds_only: bool) -> str:
         """Return what was left out, a clause. Raises ValueError or OSError if all of it was."""
@@ -425,7 +425,7 @@ class Runner:
             digest=packed.digest,
             saved=max(saved, 0.0),
         )
-        self._lines.write(event.kind, told(event))
+        self._lines.write(event.kind, line_fields(event))
         self._drop_archives(number - _ARCHIVES)
         if not packed.left_out:
             return ""
@@ -478,7 +478,7 @@ class Runner:
             reason=reason,
             tail=tail,
         )
-        self._lines.write(exited.kind, told(exited))
+        self._lines.write(exited.kind, line_fields(exited))
         while self._lines.waiting:  # a full disk: the controller would never learn of the end
             time.sleep(_LOOK_SECONDS)
             self._lines.flush()

@@ -14,7 +14,7 @@ from ....kinds import load
 from ....planner.speeds.throughput import kind_of, vcpus_of
 from ....planner.stalls import parts as measured
 from ....planner.stalls.parts import Apart, Estimate, Part, Stalls, apart, by_kind
-from ....planner.stalls.terms import Place, Terms, advice, milliseconds
+from ....planner.stalls.terms import StallMeasurement, VmResources, advice, milliseconds
 from ....protocol.machines import WHOLE, Share
 from ..words import work_words
 
@@ -190,7 +190,7 @@ def _notes(found: list[Stalls]) -> list[str]:
 
 def terms(
     state: ClusterState, run: RunState, model: Mapping[str, Any] | None = None
-) -> dict[str, Terms]:
+) -> dict[str, StallMeasurement]:
     """Return what later plans need of a measurement, by kind of worker; empty if it was disturbed.
 
     Parameters
@@ -204,7 +204,7 @@ def terms(
         return {}
     spec = state.spec
     counted = model or {}
-    found = dict[str, Terms]()
+    found = dict[str, StallMeasurement]()
     for bar in report(state, run).bars:
         gpu, _, machine = bar.stalls.kind.partition("/")
         kind = kind_of(gpu, machine)
@@ -212,10 +212,10 @@ def terms(
         disk = ""
         if spec and spec.disk_gb:
             disk = f"{spec.disk_gb}GB:{spec.disk_type}"
-        found[kind] = Terms(
+        found[kind] = StallMeasurement(
             run.name,
             bar.stalls,
-            Place(vcpus, disk_speed(disk, vcpus)),
+            VmResources(vcpus, disk_speed(disk, vcpus)),
             spec.source if spec else "emulated",
             len(bar.stalls.workers),
             spec.parameter_servers if spec else 1,
