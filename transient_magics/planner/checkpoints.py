@@ -148,8 +148,8 @@ class Planner:
         ages = np.arange(len(self._ages))
         hours = np.zeros((count + 1, len(ages)))
         choice = np.zeros((count + 1, len(ages)), np.int16)
-        # Row i, column a: the index of the age that a VM of age a has after i + 1 pieces of work and
-        # a checkpoint. It is a fraction, so hours are interpolated between two ages.
+        # Row i, column a: the index of the age that a VM of age a has after i + 1 pieces of work
+        # and a checkpoint. It is a fraction, so hours are interpolated between two ages.
         places = ages + (self._usual[0] / self._piece)[:, None]
         below = np.minimum(places.astype(int), len(ages) - 1)
         above = np.minimum(below + 1, len(ages) - 1)

@@ -1,4 +1,4 @@
-"""Sub-commands that declare work. Each kind of work lists its own in `COMMANDS` of its `options.py`.
+"""Sub-commands that declare work. Each kind of work lists its own in `COMMANDS` of `options.py`.
 
 They are imported when a cell or a terminal first needs one.
 """

@@ -33,8 +33,8 @@ from ..training.usercode import sentence
 _RETRY_SECONDS = 600.0
 """Seconds to wait for another parameter server to come back. Its VM may have to boot first."""
 _RETRY_SAVING_SECONDS = 20.0
-"""The same limit while saving. It is short: a full disk may look like a lost server, and saves are
-repeated later.
+"""Limit of this wait while saving. It is short, because a full disk may look like a lost server, and
+saves are repeated later.
 """
 _CHUNK = 256 << 20
 """Bytes restored with one call: a message must have less than 2 GB."""
@@ -128,7 +128,7 @@ class Keeper:
         self._trainable.generate(str(directory), str(temporary))
 
     def training_results(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return the training metrics of an epoch from `sums`, which are added up over its steps."""
+        """Return the training metrics of an epoch, computed from the sums over its steps."""
         return self._trainable.training_results(sums)
 
     def build(self) -> None:
@@ -340,7 +340,7 @@ class Keeper:
 def start_server(assignment: Assignment, threads: int) -> str:
     """Start the TensorFlow server of a parameter server, and return its target.
 
-    Its TensorFlow cluster has only the parameter servers. Each worker joins when it opens a session.
+    Its TensorFlow cluster has only parameter servers. Each worker joins when it opens a session.
     """
     tf = tensorflow()
     server = tf.train.Server(
