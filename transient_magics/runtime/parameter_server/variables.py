@@ -33,8 +33,8 @@ from ..training.usercode import sentence
 _RETRY_SECONDS = 600.0
 """Seconds to wait for another parameter server to come back. Its VM may have to boot first."""
 _RETRY_SAVING_SECONDS = 20.0
-"""Limit of this wait while saving. It is short, because a full disk may look like a lost server, and
-saves are repeated later.
+"""Limit of this wait while saving: a full disk may look like a lost server, and saves are repeated
+later.
 """
 _CHUNK = 256 << 20
 """Bytes restored with one call: a message must have less than 2 GB."""
