@@ -440,9 +440,8 @@ def _declare(values: dict[str, Any], code: Code) -> Run:
     for name, option in _OF_OWN_CLUSTER.items():
         if name in values:
             raise DeclarationError(
-                f"{option} needs a cluster that the run declares",
-                where=option,
-                fix="Name its workers, such as %%train k80x4.",
+                f"{option} is allowed only if the run declares its own cluster",
+                fix="Name the workers of that cluster, such as %%train k80x4.",
             )
     return train(source=code.source, line_offset=code.line_offset, **values)
 
