@@ -289,7 +289,7 @@ def _deadline() -> tuple[Option, ...]:
         flag(
             "--finish-by",
             "finish the run within this time, such as 6h, or by the next 18:00 on this machine's "
-            "clock. The controller adds and releases Spot workers, and rents workers on demand as "
+            "clock. The controller adds and releases Spot workers, and rents on-demand workers as "
             "late as possible",
             deadline,
             metavar="TIME|CLOCK",
