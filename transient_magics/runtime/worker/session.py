@@ -379,6 +379,9 @@ class Training:
         used_at = time.monotonic()
         while step >= self._limit and not self.stop.wait(_LIMIT_SECONDS):
             self._mark_alive()
+            # With `--chief worker` a worker writes the checkpoint of the epoch, while all wait.
+            if self._link.save_requested.is_set():
+                self._save(session)
             if time.monotonic() - used_at < _END_POLL_SECONDS:
                 continue
             used_at = time.monotonic()
