@@ -140,7 +140,7 @@ def test_resizing_says_its_price_before_it_happens(lab: Lab, tmp_path: Path) -> 
     expect(wanted).to_have_value("k80x4")
     wanted.fill("k80x99")
     page.keyboard.press("Enter")
-    expect(panel).to_contain_text("99 workers exceed the limit of k80x4, 8")
+    expect(panel).to_contain_text("99 workers exceed the limit of 8 for k80x4")
     wanted.fill("k80x2")
     page.keyboard.press("Enter")
     question = panel.get_by_role("group", name="Resize?")

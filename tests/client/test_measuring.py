@@ -172,7 +172,7 @@ def test_it_sees_where_there_are_vms_and_leaves_none_also_where_it_is_killed(hom
     assert 0 < found.dollars <= 1.0
     assert all(abs(each.at - time.time()) < PATIENCE for each in found.seen)
     assert "the emulator" in str(found)
-    assert "does not predict others" in str(found)
+    assert "This measurement covers only these zones and hours." in str(found)
 
     sees(lambda: ends(found.name), "a VM asked for")
     os.kill(int((places.measurements() / found.name / LOCK).read_text(encoding="utf-8")), signal.SIGKILL)

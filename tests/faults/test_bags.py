@@ -70,7 +70,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
     try:
         with pytest.raises(DeclarationError, match="many has 2 workers, not 3"):
             client.declare_bag(**how, over="x=0:1", jobs=3, workers=3)
-        with pytest.raises(CellError, match="--over names z, which is not an argument of job"):
+        with pytest.raises(CellError, match="z of --over is not an argument of job"):
             client.declare_bag(**how, over="x=0:1 z=1:2", jobs=3)
         source = CELL.replace("range(begun, 20)", "range(begun, depth)")
         with pytest.raises(CellError, match="'depth' exists in this notebook, but not on the VMs"):

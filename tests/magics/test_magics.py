@@ -247,7 +247,7 @@ def test_interrupting_a_wait_leaves_the_cluster_alone(shell: InteractiveShell, m
     with monkeypatch.context() as patched:
         patched.setattr(client.Cluster, "wait", interrupted)
         said = refused(shell, "%transient_cluster cpux1 --name demo --wait")
-    assert "Only the waiting was interrupted: demo continues" in said
+    assert "You interrupted only the wait: demo continues" in said
     cluster = client.cluster("demo")
     assert cluster.wait(150).phase == "ready"
     cluster.delete()

@@ -128,6 +128,35 @@ def test_a_worker_steps_again_if_the_run_loses_its_last_steps(tmp_path: Path, mo
     assert not thread.is_alive()
 
 
+def test_a_worker_that_waits_at_the_end_of_an_epoch_writes_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = ChiefLink(CHIEF, SPEC.token, "worker-0", "")
+    link.limit = 2
+    training = session.Training(RunFolder(tmp_path), SPEC, ASSIGNMENT, link, Stopwatch(time.time()))
+    saved_at: list[int] = []
+
+    def save(_: object) -> None:
+        link.save_requested.clear()
+        saved_at.append(opened.step)
+        training.stop.set()
+
+    def after_step(steps: int) -> None:
+        if steps == 2:
+            threading.Timer(0.1, link.save_requested.set).start()
+
+    opened = Session(after_step)
+    replace_tensorflow(monkeypatch, opened)
+    monkeypatch.setattr(training, "_save", save)
+    training.listen()
+    training.build(0)
+    thread = threading.Thread(target=training.run, daemon=True)
+    thread.start()
+    thread.join(10)
+    training.stop.set()
+    assert saved_at == [2]
+
+
 def test_a_session_that_is_lost_without_a_message_is_followed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,29 +174,3 @@ def test_a_session_that_is_lost_without_a_message_is_followed_by_another(
     training.build(0)
     training.run()
     assert len(opened.fed) == 2
-
-
-def test_a_worker_that_waits_at_its_limit_writes_the_checkpoint_that_the_chief_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At the end of an epoch the limit moves only after this checkpoint was evaluated."""
-    link = ChiefLink(CHIEF, SPEC.token, "worker-0", "")
-    link.limit = 1
-    training = session.Training(RunFolder(tmp_path), SPEC, ASSIGNMENT, link, Stopwatch(time.time()))
-    saved_at: list[int] = []
-
-    def save(_: Any) -> None:
-        link.save_requested.clear()
-        saved_at.append(opened.step)
-        training.stop.set()
-
-    monkeypatch.setattr(training, "_save", save)
-    opened = Session(lambda _: threading.Timer(0.1, link.save_requested.set).start())
-    replace_tensorflow(monkeypatch, opened)
-    training.listen()
-    training.build(0)
-    thread = threading.Thread(target=training.run, daemon=True)
-    thread.start()
-    thread.join(5)
-    training.stop.set()
-    assert saved_at == [1]

@@ -387,9 +387,9 @@ class Training:
         self._link.send_metrics()
         used_at = time.monotonic()
         while step >= self._limit and not self.stop.wait(_CHECK_SECONDS):
-            # The chief may have requested the checkpoint of this epoch's end here.
-            self._save_if_requested(session)
             self._mark_alive()
+            # With `--chief worker` a worker writes the checkpoint of the epoch, while all wait.
+            self._save_if_requested(session)
             if time.monotonic() - used_at < _END_POLL_SECONDS:
                 continue
             used_at = time.monotonic()
