@@ -155,3 +155,22 @@ def test_a_worker_that_waits_at_the_end_of_an_epoch_writes_the_checkpoint(
     thread.join(10)
     training.stop.set()
     assert saved_at == [2]
+
+
+def test_a_session_that_is_lost_without_a_message_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = ChiefLink(CHIEF, SPEC.token, "worker-0", "")
+    training = session.Training(RunFolder(tmp_path), SPEC, ASSIGNMENT, link, Stopwatch(time.time()))
+
+    def after_step(steps: int) -> None:
+        if steps == 1:
+            raise ConnectionError
+        training.stop.set()
+
+    opened = Session(after_step)
+    replace_tensorflow(monkeypatch, opened)
+    training.listen()
+    training.build(0)
+    training.run()
+    assert len(opened.fed) == 2
