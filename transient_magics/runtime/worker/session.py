@@ -117,7 +117,10 @@ class Training:
 
     @property
     def starved(self) -> bool:
-        """Whether other VMs prepare the mini-batches, and none came since the last progress."""
+        """Whether other VMs prepare the mini-batches, and none came since the last progress.
+
+        The main thread reads this only after `build`.
+        """
         return not self._spec.reads_records and self._examples.added_at <= self.alive
 
     def make_ready(self) -> None:
@@ -162,6 +165,8 @@ class Training:
         self._examples = Examples(finished.examples, self.blocks)
         self._batch = MiniBatch(finished.examples.batch)
         self._noise = NoiseProbe(built, self._spec.noise_share)
+        if self.meter.steps:  # the graph was made again, and the run's first step is over
+            self._noise.begin(self.meter.usual)
         if self.blocks is not None:
             self.blocks.moved = self._mark_alive
         if self._spec.mode == "sync":

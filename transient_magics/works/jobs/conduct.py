@@ -86,6 +86,8 @@ class Jobs(Works[JobSpec]):
             job = self._job(name)
             if not job.stop and not self.has_packages(name, job.spec, tick.tasks):
                 continue  # a task gathers them; no attempt has begun before
+            # Before a decision ends the attempt: a rank on a VM that is gone would wait for it.
+            self._conduct_ranks(job, tick.tasks)
             for decision in decisions.decide(job, self.state, tick.at):
                 self._apply(decision, self._job(name), tick.tasks)
             self._conduct_ranks(self._job(name), tick.tasks)
