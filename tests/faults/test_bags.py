@@ -128,7 +128,7 @@ def test_a_bag_is_stopped_by_its_user_or_ends_at_its_own_limit(home: Path) -> No
         assert stopped.wait(PATIENCE).phase == "stopped"
         patient.until(lambda state: not state.leases, "the VMs free again")
         limited = client.declare_bag(**how, max_hours=0.001)
-        assert limited.wait(PATIENCE).reason.startswith("it has taken 0.001 hours")
+        assert limited.wait(PATIENCE).reason.startswith("it has reached its limit of 0.001 hours")
     finally:
         cluster.delete(PATIENCE)
 
