@@ -61,10 +61,10 @@ tree: $(READY)
 browser: $(READY)
 	@$(BIN)/python tests/browser/ensure_chromium.py
 
-# Six files at a time, on two cores: many tests wait more than they compute, for VMs that boot, for notices that run
-# out, for steps of a declared pace. Two of the processes run what starts TensorFlow (tests/conftest.py).
+# Eight files at a time, on two cores: many tests wait for VMs that boot, notices that expire and steps of a declared
+# pace. With eight, both cores are busy from beginning to end. Two of the processes run TensorFlow (tests/conftest.py).
 test: browser $(FRONT)
-	@$(PYTEST) -n 6 --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) -n 8 --dist loadfile --no-loadscope-reorder
 
 # Neither TensorFlow nor a browser nor slow tests, and fewer examples: for after every change. Two at a time, on two
 # cores: few of these tests wait, and a third process costs a tenth more, because it imports all modules again.

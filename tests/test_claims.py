@@ -61,7 +61,7 @@ BAGS = Rows("bag plan (hours|failed)")
 MAY: dict[str, dict[str, Rows | str]] = {
     "docs/lifetimes.md": {"survival with its 90% band (wider at ages that few VMs reached)": ALIVE},
     "docs/bags.md": {
-        "in which nine of ten of 200 simulated bags": BAGS,
+        "the interval that contains 90% of 200 simulated bags": BAGS,
         "the 90% intervals hold 80 to 97% of the results": "COVERED of works/bags/surrogate/active_learning.py",
     },
     "docs/data.md": {"(90% straight from the bucket)": "an example of a line about copies"},

@@ -99,6 +99,7 @@ def test_a_panel_whose_kernel_is_gone_says_so_and_asks_for_nothing(
     page.screenshot(path=shots / f"lost-{end}.png")
 
 
+@pytest.mark.nightly
 def test_the_panel_of_a_cluster_that_somebody_else_deleted_offers_nothing(lab: Lab, journal: Path) -> None:
     stories.tell(journal, "short")
     page = opened(lab, journal, SHOW_RUN, name="deleted")

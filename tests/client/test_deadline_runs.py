@@ -181,7 +181,7 @@ def test_without_quota_for_vms_on_demand_it_is_refused(monkeypatch: pytest.Monke
             )
         )  # fmt: skip
         weather(url, quota=["k80=1"])
-        with pytest.raises(ClusterError, match=r"may need 2 K80 VMs on demand.*quota NVIDIA_K80_GPUS"):
+        with pytest.raises(ClusterError, match=r"may need 2 on-demand K80 VMs.*quota NVIDIA_K80_GPUS"):
             begin(cluster)
         weather(url, quota=["k80=2"])
         assert begin(cluster).name == "run-1"

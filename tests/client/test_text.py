@@ -145,7 +145,7 @@ def test_how_a_run_reads_its_data_is_told() -> None:
     ]
     state = replay([*begin, told])
     assert (
-        "data: 2.1 GB in 1,011 blocks, a worker 26 of them at a time at most; 3 epochs read; 1,930 blocks (58%) "
+        "data: 2.1 GB in 1,011 blocks, at most 26 at a time per worker; 3 epochs read; 1,930 blocks (58%) "
         "from caches, 4.1 GB saved; 1,400 blocks copied, 2.9 GB (90% straight from the bucket), each byte 1.4 times; "
         "20 blocks read again; 12 s waited for records"
     ) in text.status(state, bill(state, 1.0), 1.0)

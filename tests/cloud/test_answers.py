@@ -87,7 +87,7 @@ def test_a_spot_vm_takes_the_preemptible_quota_once_there_is_one(
 def test_spot_vms_and_others_that_take_the_same_quota_are_counted_together() -> None:
     both = policies.needs([vm("n1-standard-4"), vm("n1-standard-8", model="standard")])
     assert "CPUS 12 free, 12 needed" in policies.compare([Quota("CPUS", 12)], both, "in r", "p")
-    with pytest.raises(CloudError, match="CPUS in r has 11 of 11 left, and 12 are needed"):
+    with pytest.raises(CloudError, match="CPUS in r has 11 of 11 left; required: 12"):
         policies.compare([Quota("CPUS", 11), Quota("PREEMPTIBLE_CPUS", 0)], both, "in r", "p")
     assert "; CPUS 8 free, 8" in policies.compare([Quota("PREEMPTIBLE_CPUS", 4), Quota("CPUS", 8)], both, "in r", "p")
 

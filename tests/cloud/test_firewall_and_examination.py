@@ -131,7 +131,7 @@ async def test_what_is_missing_is_said_question_by_question(api: Api, engine: Co
     said = {each.subject: each.text for each in findings if not each.good}
     assert set(said) == {f"zone {ZONE}", "network default", "quotas in us-central1"}
     assert f"{ZONE} has no nvidia-tesla-k80" in said[f"zone {ZONE}"]
-    assert "has 1 of 4 left, and 2 are needed" in said["quotas in us-central1"]
+    assert "has 1 of 4 left; required: 2" in said["quotas in us-central1"]
     assert f"gcloud compute networks create default --project {PROJECT}`" in said["network default"]
 
 

@@ -176,7 +176,7 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     mend("compute.disableGuestAttributesAccess")
     assert await engine.host_keys(ZONE, vm.name)
     more = (await said())["quotas in us-central1"]
-    assert more.text.startswith("The quota NVIDIA_T4_GPUS in us-central1 has 0 of 1 left, and 1 are needed")
+    assert more.text.startswith("The quota NVIDIA_T4_GPUS in us-central1 has 0 of 1 left; required: 1")
     mend("PREEMPTIBLE_NVIDIA_T4_GPUS", "PREEMPTIBLE_CPUS")
     assert await said() == {}, "Spot VMs have quotas of their own, once there are any"
     await engine.delete(ZONE, vm.name, {})

@@ -70,7 +70,7 @@ async def test_the_way_is_the_one_that_the_firewall_leaves(
     api.on("GET", GUEST, {"queryValue": {"items": [item]}})
     api.on("GET", f"zones/{ZONE}/instances/{NAME}", instance(NAME))
 
-    assert "gcloud says: You may not tunnel" in await refused(access(engine, ssh_from=(IAP_RANGE,)), key)
+    assert "gcloud printed: You may not tunnel" in await refused(access(engine, ssh_from=(IAP_RANGE,)), key)
     asked = gcloud.read_text(encoding="utf-8").splitlines()[0].split()
     assert asked[:4] == ["compute", "start-iap-tunnel", NAME, "22"]
     assert {f"--zone={ZONE}", f"--project={PROJECT}", "--listen-on-stdin", "--quiet"} == set(asked[4:])

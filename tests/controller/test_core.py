@@ -381,3 +381,41 @@ def test_idle_workers_go_first_and_the_controllers_vm_stays_to_the_end() -> None
     gone = [each.vm for each in story.after(601).decisions() if isinstance(each, DeleteVm)]
     assert gone == ["worker-0", "worker-1"]
     assert story.after(600).decisions() == [BeginDeletion("no run for 20 min")]
+
+
+def test_idle_time_is_measured_by_the_clock_that_dates_the_events() -> None:
+    story = Story(idle_seconds=300.0).all_ready().after(299)
+    assert story.decisions() == []
+    assert story.decisions(clock_ahead=-3600.0) == [], "this machine's clock is an hour behind `now`"
+    # `now` is an hour behind the events: the cluster was idle for 10 minutes all the same.
+    idle = decide(Situation(story.now - 3600.0 + 301.0, story.state, clock_ahead=3600.0))
+    assert [type(decision) for decision in idle] == [BeginDeletion]
+
+
+def test_a_vm_that_was_replaced_is_not_replaced_again_after_its_replacement_was_deleted() -> None:
+    story = Story().all_ready()
+    story.happens(events.VmRevoked(vm="worker-1", signal="api"))
+    [replacement] = requests(story.decisions())
+    assert replacement.replaces == "worker-1"
+    story.carry_out([replacement])
+    story.happens(events.VmRefused(vm="worker-2", reason="no room", cause="other")).after(3600)
+    [again] = requests(story.decisions())
+    assert again.replaces == "worker-1", "the first request was refused"
+    story.carry_out([again])
+    story.happens(
+        events.VmRunning(vm="worker-3", address="10.128.0.2"),
+        events.VmReady(vm="worker-3"),
+        events.VmDeleted(vm="worker-3", reason="no longer needed"),
+    )
+    [later] = requests(story.decisions())
+    assert (later.slot, later.replaces) == (replacement.slot, None)
+
+
+def test_a_steered_cluster_is_ready_once_the_workers_that_it_may_have_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story(2)
+    monkeypatch.setattr(ClusterState, "steered", (("k80", "spot", 5), ("v100", "spot", 1)))
+    story.happens(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}))
+    story.carry_out(story.decisions())
+    for vm in story.state.living:
+        story.happens(events.VmRunning(vm=vm.name, address="10.128.0.2"), events.VmReady(vm=vm.name))
+    assert ReportReady(2) in story.decisions()

@@ -234,6 +234,40 @@ async def test_the_end_of_a_job_whose_vm_reports_too_much_is_recorded_once_its_a
     assert list(journal.state.of(JobState)["job-1"].exits) == ["worker-0"]
 
 
+async def test_the_events_of_an_earlier_attempt_do_not_end_the_present_one(tmp_path: Path) -> None:
+    journal = Journal()
+    asked = list[object]()
+
+    class Recording(Answering):
+        async def ask(self, command: object) -> None:
+            asked.append(command)
+
+    jobs = Jobs(tmp_path, cast("Recorder", journal), lambda _: cast("Link", Recording(cast("Connection", None))))
+    rank = conduct._Rank(jobs, journal.state.of(JobState)["job-1"], "worker-0", 0)
+    journal.record(JobInterrupted(job="job-1", attempt=1, reason="worker-1 was revoked"))
+    journal.record(JobBegan(job="job-1", attempt=2, vms=("worker-0",)))
+    await rank._end_unread()
+    assert asked == [End(kind="job", work="job-1", attempt=1)]
+    assert not journal.state.of(JobState)["job-1"].exits
+
+
+async def test_an_interrupted_attempt_leaves_no_task_that_waits_for_its_vm(tmp_path: Path) -> None:
+    (tmp_path / layout.JOBS / "job-1").mkdir(parents=True)
+    journal = Journal()
+    async with asyncio.TaskGroup() as group:
+        tasks = Tasks(group, lambda: None, lambda _, why: pytest.fail(why))
+        jobs = Jobs(tmp_path, cast("Recorder", journal), lambda _: None)
+        jobs.tick(Tick(tasks, time.time(), dict))
+        assert "job job-1, attempt 1 on worker-0" in tasks
+        journal.record(events.VmRevoked(vm="worker-0", signal="api"))
+        jobs.tick(Tick(tasks, time.time(), dict))
+        assert journal.state.of(JobState)["job-1"].vms == ()
+        await asyncio.sleep(0.01)
+        waiting = "job job-1, attempt 1 on worker-0" in tasks
+        tasks.cancel_all()
+    assert not waiting
+
+
 async def test_a_flood_of_short_lines_leaves_the_event_loop_its_turns_and_is_written_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms import fleet as fleets
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
+from transient_magics.controller.vms.machines import instance_name
 from transient_magics.errors import UnreachableError
 from transient_magics.journal import Clock, ClusterState, Event, Journal, events, now, replay
 
@@ -133,3 +134,31 @@ async def test_a_backup_of_the_journal_that_failed_is_tried_again_without_anothe
             await asyncio.sleep(0.1)
             tasks.cancel_all()
     assert bucket.uploads == 2, "once it is stored, only another event makes another upload"
+
+
+async def test_a_controller_uploads_its_journal_again_before_it_deletes_its_own_vm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(fleets, "controller_vm", lambda: "controller-0")
+    bucket, in_bucket = Bucket(), replace(SPEC, bucket="b", id="abc")
+    name = instance_name(in_bucket, "controller-0")
+    deleted: list[tuple[str, bool]] = []
+
+    class Engine:
+        ahead = 0.0
+
+        async def list(self, *_: object, **__: object) -> list[Any]:
+            return [SimpleNamespace(name=name, zone=HERE, status="RUNNING")]
+
+        async def delete(self, _: str, vm: str, __: object) -> None:
+            deleted.append((vm, bucket.stored.is_set()))
+
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        recorder = Recorder(journal, ClusterState())
+        recorder.record(events.ClusterDeclared(spec=in_bucket.to_dict()))
+        async with asyncio.TaskGroup() as group:
+            access = cast(Access, SimpleNamespace(storage=bucket, engine=Engine()))
+            tasks = Tasks(group, recorder.changed.set, recorder.note)
+            await Fleet(tmp_path, recorder, access, tasks, lambda *_: None, lambda _: None).verify_gone()
+    assert deleted == [(name, True)]

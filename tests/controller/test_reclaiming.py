@@ -69,7 +69,7 @@ class Desk:
         self.reclaims, self.provider, self.until = Reclaims(self.recorder, [runs]), Provider(), time.time() + 60
 
     def wants(self, number: int, *ids: str) -> None:
-        self.reclaims.told(WantedBack(number, ids or ("0", "1", "2"), self.until))
+        self.reclaims.note_wanted_back(WantedBack(number, ids or ("0", "1", "2"), self.until))
 
     def looks(self, at: float | None = None, times: int = 1) -> None:
         """What the controller does in so many of its turns."""
@@ -77,7 +77,7 @@ class Desk:
         async def turn() -> None:
             async with asyncio.TaskGroup() as group:
                 tasks = Tasks(group, lambda: None, lambda key, what: self.recorder.note(key, what))
-                self.reclaims.look(tasks, self.provider, at or time.time())  # type: ignore[arg-type]
+                self.reclaims.advance(tasks, self.provider, at or time.time())  # type: ignore[arg-type]
 
         for _ in range(times):
             asyncio.run(turn())
@@ -110,7 +110,7 @@ def test_who_goes_is_decided_once_and_told_to_the_provider_until_it_hears(desk: 
     assert not desk.recorder.trouble
     kinds = [event.kind for event in desk.recorder.state.recent]
     assert (kinds.count("reclaim.wanted"), kinds.count("reclaim.answered")) == (1, 1)
-    desk.reclaims.told(None)
+    desk.reclaims.note_wanted_back(None)
     assert desk.recorder.state.reclaim is None
 
 

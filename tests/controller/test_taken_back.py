@@ -481,7 +481,7 @@ def test_a_refused_request_holds_up_no_other() -> None:
         path = history(directory, [events.ClusterResized(spec=wider.to_dict())], returned=False)
         new, trouble = recorded(directory, replay(read(path)), path)
         assert [each.vm for each in new] == ["worker-1"], "of five workers two are declared, and one is there"
-        assert "it already has 2 of 2 such VMs" in trouble
+        assert "it allows 2 such VMs, and there are already 2" in trouble
 
 
 @pytest.mark.parametrize(

@@ -251,10 +251,10 @@ def trained(speed: Callable[[float], float], hours: float, vms: int = 1) -> Spee
     known = DeadlineState()
     for number in range(vms):
         known = known.joined(f"worker-{number}", 60.0)
-    known, step = known.told(0.0, 0, f"cpux{vms}"), 0.0
+    known, step = known.progressed(0.0, 0, f"cpux{vms}"), 0.0
     for second in range(30, int(3600 * hours) + 1, 30):
         step += 30 * speed(second / 3600)
-        known = known.told(float(second), round(step), f"cpux{vms}")
+        known = known.progressed(float(second), round(step), f"cpux{vms}")
     return Speeds(known.blocks, 0.95)
 
 
@@ -317,7 +317,7 @@ def test_a_clock_that_is_set_back_takes_nothing_from_what_was_measured(days: flo
     known, step, at = DeadlineState().joined("worker-0", 60.0), 0, 1e9
     for report in range(120):
         at -= days * 86_400 if report == 60 else 0.0
-        known = known.told(at + 60 * report, step, "cpux1")
+        known = known.progressed(at + 60 * report, step, "cpux1")
         step += 60 * 10
     assert sum(block.seconds for block in known.blocks) == pytest.approx(118 * 60)
     ends = [block.at for block in known.blocks]
@@ -329,9 +329,9 @@ def test_what_other_numbers_of_workers_made_before_a_drop_counts_with_it() -> No
     known, step = DeadlineState().joined("worker-0", 60.0).joined("worker-1", 60.0), 0
     for block in range(18):
         count = 1 if block < 6 else 2
-        known = known.changed().told(block * 600.0, step, f"cpux{count}")
+        known = known.changed().progressed(block * 600.0, step, f"cpux{count}")
         step += 600 * count * (9 if block > 14 else 10)
-        known = known.told(block * 600.0 + 599, step, f"cpux{count}")
+        known = known.progressed(block * 600.0 + 599, step, f"cpux{count}")
     assert Speeds(known.blocks, 0.95).mean({"cpu": 1}) == pytest.approx(9.0, rel=0.02)
 
 

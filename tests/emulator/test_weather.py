@@ -131,7 +131,7 @@ def test_of_vms_that_are_wanted_back_those_are_taken_that_nobody_has_given_in_ti
     ids = {name: str(sky.get(name).id) for name in ("w0", "w1", "w2")}
     asked = {"said": "2,within=10m", "vms": [*ids.values()], "cluster": "tour"}
     for said, why in (("two", "Invalid number of VMs"), ("²", "Invalid number"), ("2,by=2s", "Invalid number"),
-                      ("4", "tour has 3 transient workers")):  # fmt: skip
+                      ("4", "tour has only 3 running transient workers (--reclaim)")):  # fmt: skip
         status, refused = http_request(sky.running.url, "PATCH", WEATHER, {"reclaim": {**asked, "said": said}})
         assert status == 400
         assert why in refused["error"]["message"]
@@ -616,7 +616,7 @@ def test_links_need_a_network_of_the_vms_own(state: Path) -> None:
     running = start(state, TRANSIENT_MAGICS_EMULATOR_ISOLATION="off")
     status, refused = http_request(running.url, "PATCH", WEATHER, {"link": "100mbit"})
     assert status == 400
-    assert "have no network of their own here" in refused["error"]["message"]
+    assert "The emulated VMs share this machine's network" in refused["error"]["message"]
     running.process.terminate()
     assert running.process.wait(60) == 0
 

@@ -70,7 +70,7 @@ def test_results_come_through_faults_of_jobs_and_of_all_that_can_die(
     try:
         with pytest.raises(DeclarationError, match="many has 2 workers, not 3"):
             client.declare_bag(**how, over="x=0:1", jobs=3, workers=3)
-        with pytest.raises(CellError, match="--over names z, which is not an argument of job"):
+        with pytest.raises(CellError, match="z of --over is not an argument of job"):
             client.declare_bag(**how, over="x=0:1 z=1:2", jobs=3)
         source = CELL.replace("range(begun, 20)", "range(begun, depth)")
         with pytest.raises(CellError, match="'depth' exists in this notebook, but not on the VMs"):
@@ -128,7 +128,7 @@ def test_a_bag_is_stopped_by_its_user_or_ends_at_its_own_limit(home: Path) -> No
         assert stopped.wait(PATIENCE).phase == "stopped"
         patient.until(lambda state: not state.leases, "the VMs free again")
         limited = client.declare_bag(**how, max_hours=0.001)
-        assert limited.wait(PATIENCE).reason.startswith("it has taken 0.001 hours")
+        assert limited.wait(PATIENCE).reason.startswith("it has reached its limit of 0.001 hours")
     finally:
         cluster.delete(PATIENCE)
 

@@ -180,7 +180,7 @@ def test_credentials_that_expire_in_the_middle_of_a_deletion_are_told_and_the_ne
         patient.sees(lambda: "halfway-gone-worker-1" in exist(), "the VM that was asked for")
         if killed:
             os.kill(patient.controller(), signal.SIGKILL)
-        told = "is not deleted, and costs money, until you type `gcloud auth application-default login`"
+        told = "is not deleted and costs money until you type `gcloud auth application-default login`"
         patient.until(lambda state: told in state.trouble, "told")
         with pytest.raises(ClusterError) as raised:
             cluster.delete(5)

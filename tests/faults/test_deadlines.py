@@ -56,7 +56,7 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
             lambda state: state.of(RunState)["run-1"].deadline and state.of(RunState)["run-1"].deadline.outlook,
             "an outlook",
         )
-        with pytest.raises(ClusterError, match="run-1 has a deadline, and due for itself"):
+        with pytest.raises(ClusterError, match="due is reserved for run-1, which has a deadline"):
             client.train(source=CELL, cluster=cluster, train_steps=1)
         os.kill(patient.controller(), signal.SIGKILL)
         file = tmp_path / "market.csv"

@@ -56,7 +56,7 @@ def test_a_vm_that_shrinks_trains_on_with_fewer_examples_and_can_be_lost_like_an
     assert said(f"deflate shrinks {SHRUNK} --restore") == f"{SHRUNK} has all of its CPU and network."
     patient.event(inflated, events.VmInflated, vm=SHRUNK)
 
-    assert "Every worker waits for ps-0" in said("deflate shrinks ps-0 --cpu 90%")
+    assert "All workers wait for ps-0" in said("deflate shrinks ps-0 --cpu 90%")
     again = patient.mark()
     said(f"deflate shrinks {SHRUNK} --cpu 50%")
     patient.event(again, events.VmDeflated, vm=SHRUNK)

@@ -317,4 +317,4 @@ def test_a_problem_without_records_ends_the_run_in_a_sentence(room: MachineRoom)
     ward = Ward(room, cell=cell, model="resnet", hparams_set="resnet_digits", problem="no_digits")
     ward.assign("ps-0")
     failed = until(lambda: ward.events("train.failed"), "the failure")[0]
-    assert failed["reason"] == "no_digits generates no training records. Look at its generator."
+    assert failed["reason"] == "no_digits generates no training records. Check its generator."

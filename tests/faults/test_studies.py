@@ -96,6 +96,7 @@ def test_a_configuration_is_a_part_of_the_running_cluster_or_has_its_own_which_g
 
 
 @pytest.mark.training
+@pytest.mark.nightly
 def test_when_the_money_is_spent_what_is_made_has_its_value_and_nothing_is_left_that_costs(home: Path) -> None:
     cluster = client.declare(client.Declaration("cpux2", name="st"))
     try:

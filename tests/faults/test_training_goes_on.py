@@ -290,6 +290,7 @@ def test_a_worker_revoked_before_its_first_step_is_replaced(patient: Patient) ->
     patient.goes_on()
 
 
+@pytest.mark.nightly
 def test_the_emulator_killed_and_started_again_changes_nothing_for_the_training(patient: Patient) -> None:
     vms = {vm.name for vm in patient.cluster.state.living if vm.state == "ready"}
     number = patient.emulator()
@@ -321,7 +322,9 @@ def test_a_step_is_traced_and_the_next_trace_has_to_wait(patient: Patient, tmp_p
 @pytest.mark.parametrize(
     ("source", "pip", "words"),
     [
-        (f"{LINE_CELL}\nraise ValueError('not so')\n", (), ["cell line", "not so"]),
+        pytest.param(
+            f"{LINE_CELL}\nraise ValueError('not so')\n", (), ["cell line", "not so"], marks=pytest.mark.nightly
+        ),
         (LINE_CELL, ("/nowhere/tiny-1.0-py3-none-any.whl",), ["/nowhere/tiny-1.0-py3-none-any.whl", "--pip"]),
     ],
 )

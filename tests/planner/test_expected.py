@@ -79,6 +79,6 @@ def test_servers_whose_limit_nobody_saw_do_not_matter_far_below_it() -> None:
     ],
 )  # fmt: skip
 def test_it_says_what_takes_so_much_of_a_step_that_the_run_is_slow(parts: StepParts, share: float, why: str) -> None:
-    rows = [{"split": parts.told, "server_share": share}, {"split": "torn"}]
+    rows = [{"split": parts.rounded, "server_share": share}, {"split": "torn"}]
     told = behind(MEASURED, FOUR, 4.0, 0.8, rows)
     assert str(told) == f"it makes 4 steps/s where earlier runs lead to expect 8 (7.37 to 8.69): {why}"

@@ -120,7 +120,7 @@ def test_a_plan_says_what_a_step_waits_for_and_what_another_machine_and_disk_mak
     found = make_plan(large, known, 1000, runs=200)
     assert any("computed from the stalls that stalls-1 measured" in each for each in found.notes)
     assert 0 < large.step(known, large.groups[0]).error < 0.2
-    waiting = replace(known, waits={"t4": terms(slow).waited}, preparation=4 * terms(slow).input)
+    waiting = replace(known, waits={"t4": terms(slow).input_wait_seconds}, preparation=4 * terms(slow).input_seconds)
     assert "wait for their mini-batches" in prepared(small, waiting)[0]
     machines = {plan.choice.machines.get("t4", "") for plan in search(known, 1000, gpus=["t4"], zones=[ZONE]).plans}
     assert len(machines) > 1, "a search looks at larger ones"

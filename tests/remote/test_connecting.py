@@ -97,7 +97,7 @@ async def test_a_vm_is_reached_through_a_program(vm: Vm) -> None:
 @pytest.mark.slow
 async def test_a_program_that_fails_is_quoted(vm: Vm) -> None:
     program = ProxyCommand(["sh", "-c", "echo You are not allowed to tunnel >&2; exit 1"])
-    with pytest.raises(ConnectionLostError, match="sh says: You are not allowed to tunnel"):
+    with pytest.raises(ConnectionLostError, match="sh printed: You are not allowed to tunnel"):
         await entered(vm, program, timeout=3)
 
 
@@ -143,7 +143,7 @@ async def test_a_vm_that_is_still_booting_is_waited_for(vm: Vm, home: Path) -> N
 async def test_a_vm_that_never_takes_our_key_says_so(vm: Vm, tmp_path: Path) -> None:
     generate_key(tmp_path / "other")
     vm.key = tmp_path / "other"
-    with pytest.raises(RemoteError, match="worker-1 does not take the key of the cluster for user transient"):
+    with pytest.raises(RemoteError, match="worker-1 rejects the SSH key of the cluster for user transient"):
         await vm.connect(timeout=3)
 
 

@@ -103,29 +103,6 @@ def on_server(optimizer: Any, constraint: Any = None, rows: bool = False) -> lis
             return session.run(variables)
 
 
-def rates_by_epoch() -> list[float]:
-    """Return the learning rate at each step of three epochs of two steps, halved after each epoch."""
-    from transient_magics.runtime.training.user_model import fit
-
-    optimizer = kinds.SGD(0.8)
-    halved = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5 if epoch else rate)
-    fit._schedule_rates(optimizer, [halved], range(3), 2)
-    rule = KerasOptimizer(optimizer)
-    rule.build({})
-    tf = graph_mode.tensorflow()
-    with tf.Graph().as_default():
-        step = tf.train.get_or_create_global_step()
-        parts = rule.parts()
-        advance = step.assign_add(1)
-        rates: list[float] = []
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
-            for _ in range(7):
-                rates.append(float(session.run(parts["learning_rate"])))
-                session.run(advance)
-    return rates
-
-
 def concurrently() -> float:
     """Return what two workers of one server leave of a number that every update lowers by 0.001."""
     tf = graph_mode.tensorflow()
@@ -173,7 +150,7 @@ def main() -> None:
         worst[f"rows of {name}"] = difference(by_keras(CASES[name]()), on_server(CASES[name](), rows=True))
     limit = keras.constraints.MaxNorm(0.5)
     worst["a constraint"] = difference(by_keras(kinds.Adam(0.1), limit), on_server(kinds.Adam(0.1), limit))
-    print(json.dumps({"worst": worst, "concurrently": concurrently(), "rates": rates_by_epoch()}))
+    print(json.dumps({"worst": worst, "concurrently": concurrently()}))
 
 
 if __name__ == "__main__":

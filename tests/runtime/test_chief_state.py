@@ -159,7 +159,26 @@ def test_a_run_that_fails_tells_where_and_sends_everybody_home():
     assert story.emitted("train.failed") == [{"run": "run-1", "reason": "the disk is gone", "step": 17}]
     assert events.Send(1, messages.Leave()) in done
     assert story.state.phase is Phase.ENDED
-    assert story(events.Joined(2, "worker-2")) == [events.Send(2, messages.Leave(reason="finished"))]
+    assert story(events.Joined(2, "worker-2")) == [events.Send(2, messages.Leave())], "the run is not finished"
+
+
+def test_a_failed_run_dismisses_workers_that_wait_for_its_next_phase():
+    story = Story(phase_steps=(100,))
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    story(events.StepSeen(100))
+    assert story(events.Joined(2, "worker-2")) == [], "another phase may follow"
+    assert events.Send(2, messages.Leave()) in story(events.Failed("a callback failed"))
+
+
+def test_nothing_follows_the_end_of_a_run_whose_loss_is_not_finite(monkeypatch: pytest.MonkeyPatch):
+    story = Story()
+    story(events.Prepared(0))
+    story.joins(1, "worker-1")
+    monkeypatch.setattr(story.state._batches, "measured", lambda *_: [events.Persist()])
+    lines = [{"worker": "worker-1", "step": step, "steps": 1, "loss": None} for step in (1, 2, 3)]
+    done = [story(events.Heartbeat(1, line)) for line in lines][-1]
+    assert isinstance(done[-1], events.Finish)
 
 
 def test_a_synchronous_step_waits_for_those_that_train_and_are_heard():

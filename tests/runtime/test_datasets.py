@@ -37,7 +37,7 @@ def test_whatever_a_dataset_is_built_from_each_session_begins_elsewhere_in_it(tm
     assert outside.startswith(
         "reading through input_fn's dataset takes more than 1 s: each worker begins at one of the first "
     )
-    assert outside.endswith(" of its 1,000 elements. Make it inside input_fn.")
+    assert outside.endswith(" of its 1,000 elements. Create it inside input_fn.")
     assert set(notes.values()) == {""}
 
 

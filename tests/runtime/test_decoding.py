@@ -138,7 +138,7 @@ def test_a_beam_search_and_a_mean_of_checkpoints_are_what_is_asked_for(repeating
     assert repeating.decode(["0", "1"], beam_size=4) == ["0", "1"], "it has learnt to repeat"
     with pytest.raises(TrainingError, match="only 1 of 3 checkpoints to average are available"):
         repeating.decode(TEXTS, average=3)
-    with pytest.raises(TrainingError, match="beam_size is a whole number from 1 on, not 0"):
+    with pytest.raises(TrainingError, match="beam_size must be a whole number of at least 1, not 0"):
         repeating.decode(TEXTS, beam_size=0)
 
 

@@ -242,7 +242,7 @@ REFUSED = {
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
     "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit must be a whole number of at least 1", LINE),
     "input_fn beside it": ("def input_fn(mode):\n    return x, y\nmodel.fit(x, y)\n", "Keep one of them", None),
-    "evaluate before it": ("model.evaluate(x, y)\n", "Move it after model.fit", LINE),
+    "evaluate before it": ("model.evaluate(x, y)\n", "Move it below model.fit", LINE),
     "no training": ("", "the cell does not train a model", None),
     "a share of too few": ("model.fit(x[:1], y[:1], validation_split=0.5)\n", "not sufficient to split", LINE),
 }

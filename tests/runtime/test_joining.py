@@ -130,5 +130,5 @@ def test_where_the_examples_of_the_graph_cannot_be_read_it_builds_its_own(joinin
     header: dict[str, Any] = json.loads(graph.read_bytes().partition(b"\n")[0])
     assert header["examples"], "nothing tells that they are read from somewhere else, too"
     log = joining.come()
-    assert "it is built anew: the examples cannot be read: NotFoundError" in log
+    assert "the graph of the run cannot be used and is built here: the examples cannot be read: NotFoundError" in log
     assert "graph" in laps(log)

@@ -24,7 +24,3 @@ def test_six_steps_of_each_optimizer_are_those_of_keras(measured: dict[str, Any]
 
 def test_no_update_of_two_workers_at_once_is_lost(measured: dict[str, Any]) -> None:
     assert measured["concurrently"] == pytest.approx(-0.4, abs=1e-5)
-
-
-def test_a_learning_rate_scheduler_says_the_rate_of_each_epoch(measured: dict[str, Any]) -> None:
-    assert measured["rates"] == pytest.approx([0.8, 0.8, 0.4, 0.4, 0.2, 0.2, 0.2])

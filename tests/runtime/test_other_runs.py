@@ -154,7 +154,7 @@ WRONG = DIGITS + "\nresnet_digits().nonsense()\n"
         (
             {"keep_best": "max acuracy", "eval_steps": 9},
             DIGITS,
-            "evaluations of this model have no 'acuracy' (--keep-best)",
+            "evaluations of this model have no metric 'acuracy' (--keep-best)",
         ),
         ({"model": "resnett"}, DIGITS, "Did you mean resnet"),
         ({}, WRONG, f"cell line {1 + len(WRONG.splitlines())}: AttributeError"),  # the line of the magic is the first

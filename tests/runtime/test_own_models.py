@@ -212,7 +212,7 @@ def test_a_keras_model_is_trained_evaluated_used_and_exported(
     numpy.save(tmp_path / "scores.npy", scores)
     said = programs.run(IN_A_KERNEL, tmp_path, finished["step"], own=True).splitlines()
     assert said[-1].startswith(
-        "TrainingError: sequential/dense/kernel is float32[1024, 64] in the checkpoint and float32"
+        "TrainingError: sequential/dense/kernel is float32[1024, 64] in the checkpoint, but float32"
     )
     programs.run(WITHOUT_US, model, tmp_path, own=True)
 
@@ -272,14 +272,14 @@ def model_fn(features, labels, mode):
             "broken",
             BROKEN,
             # The error looks as if a parameter server was lost, and no step ever succeeds.
-            "no step succeeds: cell line ",
+            "all steps fail: cell line ",
             ": UnknownError: RuntimeError: cuDNN launch failure",
             id="broken step",
         ),
         pytest.param(
             "stalling",
             BROKEN,
-            "no step succeeds: cell line ",
+            "all steps fail: cell line ",
             ": UnknownError: RuntimeError: cuDNN launch failure",
             id="broken step, stalls allowed",
             marks=pytest.mark.nightly,
@@ -319,7 +319,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
     renamed = MODEL_FN.replace('"bias", [10]', '"shift", [10]')
     for run, other, said in (
         ("wider", wider, "has the shape (64, 10) in the checkpoint, but (64, 12) in the model (--resume)."),
-        ("renamed", renamed, "the checkpoint has no shift (--resume)."),
+        ("renamed", renamed, "the checkpoint has no variable shift (--resume)."),
     ):
         second = room.put("ps-0", {**OWN, "name": run, "resume": "first"}, other)
         shutil.copytree(first / "checkpoints", second / "checkpoints")
@@ -337,7 +337,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
             "the Keras optimizer ScheduleFreeAdamW is not supported on parameter servers. Use AdamW.",
         ),
         (MODEL_FN.replace("[64, 10]", "[65, 10]"), "cell line"),
-        (KERAS, "no 'acuracy' (--keep-best). They have accuracy, loss."),
+        (KERAS, "have no metric 'acuracy' (--keep-best). Use one of: accuracy, loss."),
         (KERAS.replace("input_fn(mode)", "input_fn()").replace("mode ==", "'eval' =="), "Write def input_fn(mode)."),
         (
             MODEL_FN.replace("(features, labels, mode)", "(features, labels)").replace("mode ", "'train' "),

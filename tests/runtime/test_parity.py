@@ -155,7 +155,7 @@ repeated_words()
     "numbers",
     [
         # Two inputs, weights and batch normalisation; random numbers and two outputs; Adam.
-        pytest.param((0, 4, 97, "--alone"), id="three"),
+        pytest.param((0, 4, 97, "--alone"), id="three", marks=pytest.mark.nightly),
         # bfloat16 and a recurrent layer; words, added losses and outputs by name.
         pytest.param((5, 63), id="two more", marks=pytest.mark.nightly),
         # State of all kinds, with several workers.

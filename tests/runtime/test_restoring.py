@@ -13,6 +13,7 @@ from transient_magics.protocol.agent_commands import Assignment
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.files.checkpoints import Checkpoints
 from transient_magics.runtime.folder import RunFolder
+from transient_magics.runtime.parameter_server import variables as keeping
 from transient_magics.runtime.parameter_server.variables import Keeper
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.training.graph import variables
@@ -44,6 +45,15 @@ class Placeholder:
     """The value of one part of a variable."""
 
     shape: Shape
+
+
+class Model:
+    """A model that is trained in one phase."""
+
+    def keep_vocabularies(self, checkpoints: Path) -> None: ...
+
+    def continued(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
+        return values
 
 
 class Servers:
@@ -82,11 +92,13 @@ def test_each_server_restores_its_own_part_of_a_variable_that_is_cut(
     )
     servers = Servers()
     monkeypatch.setattr(variables, "build", lambda *_: graph)
+    monkeypatch.setattr(keeping, "load_model", lambda *_: Model())
     monkeypatch.setattr(placement, "transient_errors", lambda: (ConnectionError,))
     monkeypatch.setattr(Keeper, "another_session", lambda _: servers)
     monkeypatch.setattr(Checkpoints, "newest", lambda *_: (40, {"table": TABLE, "bias": BIAS}))
 
     keeper = Keeper(RunFolder(tmp_path), SPEC, ASSIGNMENT)
+    keeper.define()
     keeper.build()
     assert keeper.prepare() == 40
     parts = [servers.held[f"table/part_{index}"] for index in range(len(PARTS))]

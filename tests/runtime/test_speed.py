@@ -37,7 +37,7 @@ class Cluster:
                     self.alarm.add_load(name, Load(self.cpu[name], 77.0 * (1 + index) + self.now, self.cores))
             for worker, (steps, computing, waiting, *parts) in each.items():
                 line = {"steps": steps, "samples": 32 * steps, "compute_seconds": computing, "wait_seconds": waiting}
-                line |= {"split": parts[0].told} if parts else {}
+                line |= {"split": parts[0].rounded} if parts else {}
                 self.alarm.add_metrics(worker, line, self.now)
             said.append(self.alarm.check(each, self.now, disturbed, saving))
         return [each for each in said if each]

@@ -46,7 +46,7 @@ def test_exposed_parts_add_up_to_the_step_whatever_was_seen(
     every = whole(made, seconds, taking, barrier, between, pace)
     assert every.step == pytest.approx(seconds)
     assert min(every) >= -1e-9
-    assert step_parts(every.told) is not None, "whoever reads the line takes it"
+    assert step_parts(every.rounded) is not None, "whoever reads the line takes it"
     assert every.barrier == pytest.approx(barrier)
     assert between - 1e-9 <= every.rest <= between + unseen + 1e-9
     if pace:
@@ -60,7 +60,7 @@ def test_a_step_in_which_the_clock_was_set_is_not_split():
 
 def test_foreign_parts_are_counted_only_where_they_can_be(tmp_path):
     good = StepParts(0.1, 0.2, 0.3, 0.4, hidden_pull=0.1, own=0.2)
-    assert step_parts([*good.told, 7.0]) == good, "of a newer worker, which tells more"
+    assert step_parts([*good.rounded, 7.0]) == good, "of a newer worker, which tells more"
     for bad in (
         None,
         {},
@@ -73,9 +73,9 @@ def test_foreign_parts_are_counted_only_where_they_can_be(tmp_path):
     ):
         assert step_parts(bad) is None
         assert metrics.split({"split": bad}) == {}
-    assert set(metrics.split({"split": good.told})) == {*(f"split_{name}" for name in (*EXPOSED, "own")),
+    assert set(metrics.split({"split": good.rounded})) == {*(f"split_{name}" for name in (*EXPOSED, "own")),
                                                         "hidden_pull", "hidden_push"}  # fmt: skip
-    row = {"time": 10**18, "worker": "w", "steps": 1, "split": good.told, "server_share": 0.5}
+    row = {"time": 10**18, "worker": "w", "steps": 1, "split": good.rounded, "server_share": 0.5}
     (minute,) = metrics.thin([row, {**row, "split": [1]}, {**row, "server_share": 1.0}], 2 * 10**18)
     assert step_parts(minute["split"]) == pytest.approx(good.plus(good))
     assert minute["server_share"] == pytest.approx(2 / 3)

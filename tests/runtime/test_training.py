@@ -373,13 +373,16 @@ def test_the_start_of_a_worker_is_told_part_by_part(story: Story):
 
 
 def test_who_joins_later_reads_the_graph_that_the_first_built(story: Story):
-    starts = [
+    first, later = (
         re.findall(
             r"graph( \(read\))? \d", (story.room.run_folder(name) / "logs" / f"{name}.log").read_text(encoding="utf-8")
         )
         for name in ("worker-1", "worker-2")
-    ]
-    assert starts == [[""], ["", " (read)"]]
+    )
+    assert first == [""]
+    # On a busy machine the chief may take the successor for lost, which then starts once more.
+    assert later[:2] == ["", " (read)"]
+    assert set(later[1:]) == {" (read)"}
 
 
 @pytest.mark.usefixtures("_forked")

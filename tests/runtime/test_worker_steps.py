@@ -155,3 +155,47 @@ def test_a_worker_that_waits_at_the_end_of_an_epoch_writes_the_checkpoint(
     thread.join(10)
     training.stop.set()
     assert saved_at == [2]
+
+
+def test_a_session_that_is_lost_without_a_message_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = ChiefLink(CHIEF, SPEC.token, "worker-0", "")
+    training = session.Training(RunFolder(tmp_path), SPEC, ASSIGNMENT, link, Stopwatch(time.time()))
+
+    def after_step(steps: int) -> None:
+        if steps == 1:
+            raise ConnectionError
+        training.stop.set()
+
+    opened = Session(after_step)
+    replace_tensorflow(monkeypatch, opened)
+    training.listen()
+    training.build(0)
+    training.run()
+    assert len(opened.fed) == 2
+
+
+def test_noise_is_measured_also_after_the_graph_was_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a file of examples cannot be read after some steps."""
+    link = ChiefLink(CHIEF, SPEC.token, "worker-0", "")
+    training = session.Training(RunFolder(tmp_path), SPEC, ASSIGNMENT, link, Stopwatch(time.time()))
+
+    def after_step(steps: int) -> None:
+        if steps == 2:
+            raise EOFError
+        if steps == 3:
+            training.stop.set()
+
+    opened = Session(after_step)
+    replace_tensorflow(monkeypatch, opened)
+    monkeypatch.setattr(GraphMaker, "examples_from_file", True)
+    monkeypatch.setattr(GraphMaker, "give_up_file", lambda *_: None)
+    begun: list[session.NoiseProbe] = []
+    monkeypatch.setattr(session.NoiseProbe, "begin", lambda probe, _: begun.append(probe))
+    training.listen()
+    training.build(0)
+    first = training._noise
+    training.run()
+    assert first is not training._noise
+    assert begun == [first, training._noise]

@@ -10,9 +10,10 @@ NVIDIA's data sheets.
 
 The software is NVIDIA's driver, TensorFlow's kernels, and the CUDA libraries of `locks/cuda.txt`.
 TensorFlow's wheel has binary kernels for some compute capabilities; a binary runs on that one and
-on later minors of the same major. For the rest it has PTX, which the driver compiles if it supports
-the version that CUDA `TENSORFLOW_CUDA` writes. Libraries of CUDA 12.x run on every driver from 525
-on. cuDNN 9.11 dropped Pascal and Volta.
+on later minors of the same major. For the newest capability, some kernels are only PTX, and for
+later majors all are. The driver compiles PTX if it supports the version that CUDA
+`TENSORFLOW_CUDA` writes. Libraries of CUDA 12.x run on every driver from 525 on. cuDNN 9.11 dropped
+Pascal and Volta.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ TENSORFLOW_CUDA = "12.5"
 """The CUDA version of TensorFlow's wheel."""
 BINARIES = ("6.0", "7.0", "8.0", "8.9")
 PTX = "9.0"
-"""The compute capabilities of the kernels in TensorFlow's wheel."""
+"""The compute capabilities of the kernels in TensorFlow's wheel. `PTX` has binaries too."""
 CUDNN = "9.3"
 """The version in the lock. It supports compute capabilities from 5.0 to 9.0."""
 CUDA_13_CAPABILITY = "7.5"
@@ -197,17 +198,20 @@ CUDA_13_CAPABILITY = "7.5"
 
 
 def kernels(name: str) -> str:
-    """Return the TensorFlow kernels for a GPU: `sm_70` (binary), `compute_90` (PTX), or ''."""
+    """Return the TensorFlow kernels for a GPU, as `docs/gpus.md` explains them; '' if none."""
     version = _version(accelerator(name).compute_capability)
     fitting = [
         binary
-        for binary in BINARIES
+        for binary in (*BINARIES, PTX)
         if _version(binary)[0] == version[0] and _version(binary) <= version
     ]
-    if fitting:
+    compiled_later = f"compute_{PTX.replace('.', '')}"
+    if fitting and fitting[-1] != PTX:
         return f"sm_{fitting[-1].replace('.', '')}"
+    if fitting:
+        return f"sm_{PTX.replace('.', '')}, and {compiled_later} for some"
     if version >= _version(PTX):
-        return f"compute_{PTX.replace('.', '')}"
+        return compiled_later
     return ""
 
 

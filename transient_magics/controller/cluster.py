@@ -418,7 +418,7 @@ class Controller:
                 # A VM that stops for a change of its machine type announces its end in the same
                 # way.
                 expected = state.living and state.state != "leaving" and not state.change
-                # A notice causes the request of another VM, so a VM on demand cannot give one.
+                # A notice causes the request of another VM, so an on-demand VM cannot give one.
                 if expected and state.provisioning_model != "standard":
                     most = max(NOTICE_SECONDS, float(self._recorder.spec.notice_seconds))
                     seconds = min(line.seconds, most)

@@ -285,7 +285,9 @@ def agreed_spec(
     most = sum(_most(spec, agreement, event) for spec in specs)
     alike = [vm for vm in there if vm.name != event.vm and _is_alike(agreement, vm, event)]
     if len(alike) >= most:
-        raise _refusal(agreement, event, f"it already has {len(alike)} of {most} such VMs")
+        raise _refusal(
+            agreement, event, f"it allows {most} such VMs, and there are already {len(alike)}"
+        )
     return next(spec for spec, why in zip(specs, whys, strict=True) if not why)
 
 

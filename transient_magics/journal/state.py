@@ -1,7 +1,8 @@
 """The state of a cluster, of its VMs and of its runs, as the result of its journal's events.
 
 The rules by which events change it are in `folding`. Nothing here changes: a rule makes a new
-state. Times are in seconds since 1970, and 0 if something has not happened yet.
+state. Times are in seconds since 1970. They are 0 if something has not happened or is unknown,
+unless a field says otherwise.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ class VmState:
     hints: tuple[str, ...] = ()
     requested_at: float = 0.0
     ends: float = 0.0
-    """The requested moment at which Compute Engine ends it; 0 if unknown."""
+    """When Compute Engine will end it, as the request asked; 0 if unknown."""
     running_at: float = 0.0
+    """When the controller recorded that it runs."""
     ready_at: float = 0.0
     """The moment of its first answer."""
     step: str = ""
@@ -77,11 +79,15 @@ class VmState:
     """Why it will not answer or cannot do its work, a clause."""
     noticed_at: float = 0.0
     notice_seconds: float = 30.0
-    """Seconds from the preemption notice to its end, or to its shutdown if the notice is longer."""
+    """Seconds from the preemption notice until the VM ends.
+
+    Until its shutdown begins, for a VM with a longer notice.
+    """
     ended_at: float = 0.0
     started_at: float = 0.0
-    """When it started, as reported by Compute Engine; 0 if unknown. `stopping_at` likewise."""
+    """When it started, as reported by Compute Engine."""
     stopping_at: float = 0.0
+    """When it began to stop, as reported by Compute Engine."""
     traffic_bytes: int = 0
     """Bytes sent and received, of a VM whose traffic costs money."""
     traffic_rate: float = 0.0
@@ -97,7 +103,7 @@ class VmState:
     left_at: float = 0.0
     """When the cluster left it behind."""
     arrived_at: float = 0.0
-    """The end of the move for which it was rented; infinite if the cluster stayed."""
+    """The end of the move for which it was rented; infinite if that move was cancelled."""
     gib_price: float | None = None
     """US dollars per GiB of its traffic, of a VM that was left (default: as declared)."""
     transfer: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -128,7 +134,7 @@ class VmState:
         return self.powered or (only,)
 
     def ran_at(self, moment: float) -> Stretch:
-        """Return the last stretch in which it ran that began by a moment; else its first one."""
+        """Return the last stretch in which it ran that began until `moment`; else its first one."""
         ran = (
             stretch
             for stretch in reversed(self.stretches)
@@ -201,7 +207,7 @@ class EvaluatedPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunState(Work[RunSpec]):
-    """One run. Its phase is never `stopped`: `stopped` says whether it finished early.
+    """One run. If it was stopped, its phase is `finished`, unlike other work, and `stopped` is set.
 
     `series`: (time, step, loss, steps per second); `checkpoints`: (time, step); `evaluations`:
     (time, step, metrics); `epochs`: (time, step, metrics), training metrics among them. Each has a
@@ -444,7 +450,7 @@ class ClusterState:
 
     @property
     def stranded_since(self) -> float:
-        """When it became stranded; 0 if it is not, or if the last VM is still being deleted."""
+        """When it became stranded; 0 if it is not, or while no lost server has ended."""
         if self.stranded:
             return max((vm.ended_at for vm in self._servers if _is_lost(vm)), default=0.0)
         return 0.0
@@ -576,8 +582,8 @@ class ClusterState:
     def steered(self) -> e.Machines | None:
         """The workers of a run with a deadline, which override the declaration; None: as declared.
 
-        After the end of the run, those on demand are no longer needed; the others stay for later
-        work.
+        After the end of the run, and until other work has workers, its Spot workers stay and those
+        on demand go.
         """
         if run := self.deadline_run:
             if run.deadline and run.deadline.acted:
@@ -601,7 +607,7 @@ class ClusterState:
 
     @property
     def studying(self) -> bool:
-        """Whether work that begins runs is active: a study, which may have no run at a moment."""
+        """Whether a study is active: work that starts runs, and may have none at the moment."""
         return any(
             work.trains and not work.takes_workers and not work.over for work in self.works.values()
         )

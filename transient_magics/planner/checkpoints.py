@@ -1,22 +1,25 @@
 """Checkpoint schedules for jobs whose work is lost with their VM. All times in hours.
 
-It also has the time for which a VM can be trusted.
+It also computes how long a VM is unlikely to be revoked (`trusted_hours`).
 
 The plan is a dynamic program over the work that is left, W, and the VM's age, a, as in Kadupitiya,
-Jadhao and Sharma (HPDC 2020, arXiv 1911.05160). Of all pieces of work i to do before the next
-checkpoint, it takes the one with the least
+Jadhao and Sharma (HPDC 2020, arXiv 1911.05160). hours(W, a) is the expected time until the work W
+is done on a VM of age a. Of all lengths i of work before the next checkpoint, the plan takes the
+one with the least
 
     p * (L + hours(W - i, a + L)) + (1 - p) * (lost + restart + hours(W, 0)),    L = i + cost
 
-where p = S(a + L) / S(a) is the probability that a VM of this age lives for another L. The work
-lost otherwise is (integral of S from a to a + L, less L * S(a + L)) / (S(a) - S(a + L)). On a fresh
-VM hours(W, 0) is on both sides, and the equation is solved for it. `as_published` selects the
-published version for comparison: F(a + L) - F(a) for 1 - p, L / 2 for the lost work, no second
-failure of a piece of work, and a checkpoint at the end.
+S(a) is the probability that a VM reaches the age a, and p = S(a + L) / S(a) the probability that a
+VM of age a lives for another L. If it does not, the expected loss of time is
+(integral of S from a to a + L, less L * S(a + L)) / (S(a) - S(a + L)). On a fresh VM hours(W, 0) is
+on both sides, and the equation is solved for it. `as_published` selects the published version for
+comparison. It has F(a + L) - F(a) for 1 - p, where F = 1 - S, and L / 2 for the loss. Work that is
+repeated after a failure does not fail again, and the work ends with a checkpoint.
 
-On a cluster of this package the model is on parameter servers on demand, and a revocation loses at
-most one step. There the interval follows from the cost of a checkpoint (`--checkpoint-every auto`),
-not from lifetimes of workers. This module is for work on the transient VM itself.
+On a cluster of this package the model is on parameter servers, which are not revoked, and a
+revocation loses at most one step. There the interval follows from the cost of a checkpoint
+(`--checkpoint-every auto`), not from lifetimes of workers. This module is for work on the transient
+VM itself.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from .lifetimes.parametric import LifetimeModel
 _PIECES = 200
 """Pieces of a job in the finest plan by default; planning time grows with their cube."""
 _FURTHEST = 26.0
-"""The age beyond which VMs are treated as at this age."""
+"""The greatest age of the tables, in hours. Older VMs are treated as if they had this age."""
 
 _Array = NDArray[np.float64]
 
@@ -42,8 +45,8 @@ _Array = NDArray[np.float64]
 class Plan:
     """The expected `hours` until `work` hours of work are done, and the checkpoints of the plan.
 
-    `checkpoints` has the hours of work after which there is one, while the VM lives. After a
-    failure the remaining work is planned again.
+    `checkpoints` lists the hours of completed work after which a checkpoint is saved, if the VM is
+    not revoked. After a failure the remaining work is planned again.
     """
 
     hours: float
@@ -61,8 +64,8 @@ class Planner:
 
     `cost` is the duration of a checkpoint. `restart` is the time until lost work continues from its
     last checkpoint, on a fresh VM. `piece` is the work between two possible checkpoints (default: a
-    minute, or a 200th of the work). Raises PlanError for invalid work, and if no VM lives long
-    enough for a piece of it.
+    200th of the work, but at least a minute). Raises PlanError for invalid work, and if no VM lives
+    long enough for a piece of it.
     """
 
     def __init__(
@@ -89,6 +92,8 @@ class Planner:
             last: _Array = lengths
         else:
             last = lengths - cost
+        # Durations, probabilities and losses of intervals of 1, 2, 3 ... pieces: with a checkpoint
+        # at their end, and of the last interval, which needs none.
         self._usual = (lengths, *self._chances(model, lengths))
         self._last = (last, *self._chances(model, last))
         self._hours, self._choice = self._solved()
@@ -117,11 +122,12 @@ class Planner:
     def _followed(
         self, hours: _Array, choice: NDArray[np.int16], age: float, work: float | None = None
     ) -> Plan:
+        """Return the plan that follows these tables from a VM of `age` on, if it is not revoked."""
         if work is None:
-            begun = len(hours) - 1
+            total_pieces = len(hours) - 1
         else:
-            begun = round(work / self._piece)
-        left = begun
+            total_pieces = round(work / self._piece)
+        left = total_pieces
         place = age / self._piece
         checkpoints = []
         expected = float(np.interp(place, np.arange(len(self._ages)), hours[left]))
@@ -130,8 +136,8 @@ class Planner:
             left -= pieces
             place += pieces + self._cost / self._piece
             if left:
-                checkpoints.append((begun - left) * self._piece)
-        return Plan(expected, begun * self._piece, tuple(checkpoints))
+                checkpoints.append((total_pieces - left) * self._piece)
+        return Plan(expected, total_pieces * self._piece, tuple(checkpoints))
 
     def _solved(self, fixed: int | None = None) -> tuple[_Array, NDArray[np.int16]]:
         """Return hours until the end, and pieces until the next checkpoint, by pieces left and age.
@@ -142,7 +148,8 @@ class Planner:
         ages = np.arange(len(self._ages))
         hours = np.zeros((count + 1, len(ages)))
         choice = np.zeros((count + 1, len(ages)), np.int16)
-        # Age index at the end of each length.
+        # Row i, column a: the index of the age that a VM of age a has after i + 1 pieces of work
+        # and a checkpoint. It is a fraction, so hours are interpolated between two ages.
         places = ages + (self._usual[0] / self._piece)[:, None]
         below = np.minimum(places.astype(int), len(ages) - 1)
         above = np.minimum(below + 1, len(ages) - 1)
@@ -153,37 +160,41 @@ class Planner:
             else:
                 rows = np.array([min(fixed, left) - 1])
             after = left - 1 - rows[:, None]
-            then = (1 - part[rows]) * hours[after, below[rows]] + part[rows] * hours[
-                after, above[rows]
-            ]
+            below_hours = hours[after, below[rows]]
+            above_hours = hours[after, above[rows]]
+            hours_after = (1 - part[rows]) * below_hours + part[rows] * above_hours
             # Fancy indexing copies, so the assignments below leave the tables unchanged.
             length, lives, lost = (table[rows] for table in self._usual)
             if rows[-1] == left - 1:
                 length[-1], lives[-1], lost[-1] = (table[left - 1] for table in self._last)
-            well = length[:, None] + then
+            if_alive = length[:, None] + hours_after
             if self._published:
-                again = left * self._piece
+                hours_on_fresh_vm = left * self._piece
             else:
-                again = self._fresh(well, lives, lost)
-            total = lives * well + (1 - lives) * (lost + self._restart + again)
+                hours_on_fresh_vm = self._fresh(if_alive, lives, lost)
+            if_lost = lost + self._restart + hours_on_fresh_vm
+            total = lives * if_alive + (1 - lives) * if_lost
             best = total.argmin(axis=0)
             hours[left], choice[left] = total[best, ages], rows[best] + 1
         return hours, choice
 
-    def _fresh(self, well: _Array, lives: _Array, lost: _Array) -> float:
+    def _fresh(self, if_alive: _Array, lives: _Array, lost: _Array) -> float:
         """Return the hours for the remaining work on a fresh VM."""
         odds = np.divide(
             1 - lives[:, 0], lives[:, 0], out=np.full(len(lives), np.inf), where=lives[:, 0] > 0
         )
         failing = np.where(odds > 0, odds * (lost[:, 0] + self._restart), 0.0)
-        best = float((well[:, 0] + failing).min())
+        best = float((if_alive[:, 0] + failing).min())
         if not math.isfinite(best):
             what = "VMs do not live long enough for an interval of work and its checkpoint"
-            raise PlanError(what, fix="Save faster, or use VMs on demand.")
+            raise PlanError(what, fix="Save faster, or use on-demand VMs.")
         return best
 
     def _chances(self, model: LifetimeModel, lengths: _Array) -> tuple[_Array, _Array]:
-        """Return the probability to live for a length at an age, and the hours lost otherwise."""
+        """Return the probabilities that a VM survives intervals, and the hours lost if it does not.
+
+        Rows are the intervals, and columns the ages at which they begin.
+        """
         now = model.survival(self._ages)
         until = model.survival(self._ages + lengths[:, None])
         if self._published:
@@ -203,7 +214,7 @@ class Planner:
 
 
 def young_daly(cost: float, mean_between_failures: float) -> float:
-    """Return the optimal hours of work between checkpoints for failures without memory.
+    """Return the optimal hours of work between checkpoints for a constant rate of failures.
 
     The sources are Young (1974, doi 10.1145/361147.361115) and Daly (2006, doi
     10.1016/j.future.2004.11.016).

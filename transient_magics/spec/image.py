@@ -143,7 +143,7 @@ _ARCHIVE = re.compile(
     r".*\.(?:whl|zip|tar|tgz|tbz|txz|tlz|tar\.(?:gz|bz2|xz|lz|lzma))", re.IGNORECASE
 )
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
-_NAME = "Name packages, or package files."
+_NAME = "Write names of packages, or paths or URLs of package files."
 _BUILD = (
     "Name a wheel, or add --pip-build. It builds the package on the controller's machine and "
     "runs its code there."

@@ -58,9 +58,11 @@ def parse_bucket(text: str, where: str) -> str:
     name, slash, path = place.partition("/")
     if not _NAME.fullmatch(name) or name.startswith("goog") or "google" in name or ".." in name:
         fix = (
-            "Write NAME or gs://NAME/FOLDER (3 to 63 lower-case letters, digits, dashes and "
-            "dots), or none."
+            "Write NAME or gs://NAME/FOLDER. NAME has 3 to 63 lower-case letters, digits, dashes, "
+            "dots and underscores."
         )
+        if where == "--bucket":
+            fix += " To use no bucket, write --bucket none."
         raise DeclarationError(f"Invalid bucket name '{text}'", where=where, fix=fix)
     if slash and (not _PATH.fullmatch(path) or ".." in path.split("/")):
         what = f"'{path}' is not a folder in a bucket"

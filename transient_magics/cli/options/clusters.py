@@ -156,7 +156,7 @@ def _revocations() -> tuple[Option, ...]:
         GIVE_UP,
         flag(
             "--fallback",
-            "rent workers on demand after this time without Spot capacity: on-demand=10m",
+            "rent on-demand workers after this time without Spot capacity: on-demand=10m",
             fallback,
             default="none",
             name="fallback_seconds",

@@ -1,4 +1,4 @@
-"""Sub-commands that declare work. Each kind lists its own as `COMMANDS` in its part `options`.
+"""Sub-commands that declare work. Each kind of work lists its own in `COMMANDS` of `options.py`.
 
 They are imported when a cell or a terminal first needs one.
 """
@@ -51,7 +51,7 @@ class Code:
         tried
             The names of parameters for which a study tries values.
         beside
-            Whether the code may import modules in the folder of its file.
+            Whether the code may import modules that are beside its file, in the same folder.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class WorkCommand:
     check : callable or None
         Checks the values together, and converts them for `declare`.
     typed : str
-        The name in a terminal and in a cell (default: the verb).
+        The name that users type in a terminal and in a cell (default: `verb`).
     example : str
         Arguments of an example, for errors.
     epilog : str
@@ -109,7 +109,8 @@ class WorkCommand:
     rank : int
         The place in lists of commands, lowest first.
     notes : callable or None
-        Returns sentences about the code that belong to the answer, from the values of the options.
+        Returns sentences that are shown after the declaration, from the values of the options and
+        the code.
     names : callable or None
         Returns variables that a notebook gets, from the handle and the code.
     guide : str

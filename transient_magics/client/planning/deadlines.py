@@ -187,7 +187,7 @@ def refuse_without_quota(cluster: BaseCluster, run: RunSpec) -> None:
         for finding in answer["findings"]:
             if not finding["good"] and str(finding["subject"]).startswith("quotas"):
                 raise ClusterError(
-                    f"The deadline may need {count} {gpu.upper()} VMs on demand, which are not "
+                    f"The deadline may need {count} on-demand {gpu.upper()} VMs, which are not "
                     f"available: {finding['text']}",
                     where=_OPTION,
                 )

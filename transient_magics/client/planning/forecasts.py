@@ -26,6 +26,7 @@ from ...protocol import layout
 from ...spec import WORKER, WorkerGroup
 from ..folders import KnownRun, known_runs
 from ..project.weather import weather
+from ..text.words import count
 from .revocations import emulated, foreseen
 from .workloads import alike, learn, record, source, store_of
 
@@ -271,7 +272,7 @@ def advice(run: RecordedRun, question: str) -> Advice:
         )
     hourly = [vm.hourly for name, vm in state.vms.items() if name in found.workers]
     if workers >= len(hourly):
-        what = f"{run.name} has {len(hourly)} workers, so it cannot release {workers:g}"
+        what = f"{run.name} has {count(len(hourly), 'worker')}, so it cannot release {workers:g}"
         raise PlanError(what, fix="Use a smaller number.")
     rest = sum(vm.hourly for vm in state.living if vm.role != WORKER)
     balanced = found.spec.batching == "dynamic"

@@ -212,7 +212,7 @@ def measure(
     hours
         The duration in hours.
     provisioning_model
-        `spot`, or `standard` for VMs on demand, which cost more.
+        `spot`, or `standard` for on-demand VMs, which cost more.
     project
         The project (default: the emulator).
     stop

@@ -459,8 +459,8 @@ def compare(
         counts[metric] = counts.get(metric, 0.0) + count
     left = {metric: quotas[metric].limit - quotas[metric].usage for metric in counts}
     short = [
-        f"quota {metric} {place} has {left[metric]:g} of {quotas[metric].limit:g} left, and "
-        f"{count:g} are needed"
+        f"quota {metric} {place} has {left[metric]:g} of {quotas[metric].limit:g} left; "
+        f"required: {count:g}"
         for metric, count in counts.items()
         if left[metric] < count
     ]

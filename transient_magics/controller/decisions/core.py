@@ -8,15 +8,16 @@ decision.
 The rules, in this order:
 
 1. A cluster that is being deleted deletes all of its VMs, once its unsaved work is over.
-2. The deletion begins at the limits on hours, cost and idle time, after work to which the cluster
-   belongs (`owns_cluster`), and after the last run if its `when_done` is `cluster`.
+2. The deletion begins when a limit (hours, cost, idle time) is reached, when the work that owns
+   the cluster is over (`owns_cluster`), or when the last run is over and its `when_done` is
+   `cluster`.
 3. Shortly before the end of the cluster the runs save.
 4. A cluster that moves to other zones follows the steps of `relocation` instead of the rules below.
 5. VMs are deleted if no place is declared for them, if they failed or no longer answer, or if their
    work releases them.
 6. Each declared place without a VM gets one, under a number that was never used. `_may_request` has
    the exceptions: a VM is not requested where it would cost money without being of use.
-7. The cluster is ready once all declared VMs are.
+7. The cluster is ready once all declared workers and parameter servers are.
 8. The control of the cluster passes to the controller's own VM once that VM answers.
 """
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...catalog import home_first
@@ -46,7 +47,10 @@ SAVE_AHEAD_SECONDS = 600.0
 In a cluster of less than 40 minutes they save once a quarter of its time is left.
 """
 LEAVE_SECONDS = 300.0
-"""A VM that still runs this long after its preemption notice may have invented the notice."""
+"""A VM that still runs this long after its preemption notice is deleted.
+
+It may have invented the notice.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class Situation:
     save_requested
         Whether the runs were already asked to save before the end of the cluster.
     clock_ahead
-        How far the clock that dates events is ahead of `now`, in seconds.
+        How far this machine's clock, which dates events, is ahead of `now`, in seconds.
     answering
         The VMs whose agents answer.
     silent
@@ -84,6 +88,15 @@ class Situation:
     here: str = ""
     isolated: bool = True
     unprepared: Collection[str] = ()
+
+    @property
+    def dated_now(self) -> float:
+        """The time by the clock that dates events: compare it with their times.
+
+        The limits on the cluster's time are compared with `now`, because VMs end by Compute
+        Engine's clock.
+        """
+        return self.now + self.clock_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +282,7 @@ def unused_seconds(situation: Situation) -> float:
     """
     since = situation.state.unused_since
     if since:
-        return situation.now - since
+        return situation.dated_now - since
     return 0.0
 
 
@@ -310,7 +323,7 @@ def places_now(situation: Situation, spec: ClusterSpec | None = None) -> Iterato
         yield Place(PARAMETER_SERVER, slot, "", server_zones)
     if CPU in spec.prices:
         slots = (slot for run in preparing(state) for slot in run.preparation.slots)
-        # The time that --max-cost allows is computed with this number of them.
+        # No more than declared: the time that --max-cost allows is computed with this number.
         for slot in itertools.islice(slots, spec.preparation):
             yield Place(PREPARATION, slot, CPU, (spec.home_zone,))
     if unused_seconds(situation) >= spec.idle_seconds or _workers_released(state):
@@ -331,8 +344,9 @@ def worker_places(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
     run = state.deadline_run or state.run
     if state.steered is not None and run:
         # A VM may have written this part of the journal, so it is limited to what was declared. The
-        # limit applies to Spot and on-demand workers separately, because one kind replaces the
-        # other only after it has started. The counts are positive (`journal.events.Machines`).
+        # limit applies to Spot and on-demand workers separately, because workers of one kind start
+        # before those of the other kind, which they replace, are deleted. The counts are positive
+        # (`journal.events.Machines`).
         most = spec.max_workers or spec.worker_count
         room = {"spot": most, "standard": most}
         for gpu, terms, count in state.steered:
@@ -376,7 +390,8 @@ def _renumbered(state: ClusterState, places: list[Place], present: list[VmState]
         fitting = [slot for slot in free if place.fits(by_slot[slot])]
         if fitting:
             assigned[place.slot] = min(fitting, key=lambda slot: (slot != place.slot, slot))
-    # An empty place gets a slot in which a VM of its kind was revoked, so that it is replaced.
+    # An empty place gets a slot in which a VM of its kind was revoked, because `_requests` looks
+    # there for the VM to replace.
     revoked = {
         (vm.slot, vm.accelerator)
         for vm in state.vms.values()
@@ -416,7 +431,8 @@ def _surplus(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         elif vm.name in useless:
             yield useless[vm.name]
         elif vm.name in released:
-            # Without the time to boot another one, a released VM is better than none.
+            # Work releases a VM to get another one in its place. If that one could not boot in
+            # time, the released VM is better than none.
             can_replace = spec.replace and left >= least_boot_seconds(spec, vm.accelerator)
             if can_replace:
                 yield DeleteVm(vm.name, released[vm.name])
@@ -443,9 +459,9 @@ def _useless(situation: Situation) -> Iterator[DeleteVm]:
 
 def _unresponsive(situation: Situation) -> Iterator[DeleteVm]:
     """Delete VMs that do not answer, and VMs that outlived their preemption notice."""
-    dated_now = situation.now + situation.clock_ahead
     for vm in situation.state.living:
-        if vm.state == "leaving" and dated_now - vm.noticed_at > LEAVE_SECONDS:
+        noticed_for = situation.dated_now - vm.noticed_at
+        if vm.state == "leaving" and noticed_for > LEAVE_SECONDS:
             minutes = round(LEAVE_SECONDS / 60)
             yield DeleteVm(vm.name, f"still running {minutes} min after its preemption notice")
         elif vm.name in situation.silent:
@@ -466,7 +482,7 @@ def _requests(
         capacity_spec = spec
     else:
         capacity_spec = replace(spec, fallback_seconds=None)
-    capacity = Capacity(capacity_spec, state.vms.values(), situation.now, state.advice)
+    capacity = Capacity(capacity_spec, state.vms.values(), situation.dated_now, state.advice)
     history = _history_by_place(state)
     vacant: set[int] = set()
     for part in having("released"):
@@ -475,7 +491,7 @@ def _requests(
         fitting = [vm for vm in history.get((place.role, place.slot), ()) if place.fits(vm)]
         if any(vm.living and vm.state != "leaving" for vm in fitting):
             continue
-        lost = next((vm for vm in reversed(fitting) if vm.state in ("revoked", "leaving")), None)
+        lost = _lost_in(fitting)
         if not _may_request(situation, spec, place, lost, vacant):
             continue
         may_be_spot = place.role in (WORKER, PREPARATION) and place.terms != "standard"
@@ -496,6 +512,20 @@ def _requests(
         numbers[place.role] += 1
 
 
+def _lost_in(history: Sequence[VmState]) -> VmState | None:
+    """Return the VM that a place lost, or None; `history` are its VMs in the order of requests.
+
+    VMs that never served do not count: a request for a replacement may be refused, or its VM may
+    fail to boot. Then the next request still replaces the VM that was revoked.
+    """
+    for vm in reversed(history):
+        if vm.state in ("revoked", "leaving"):
+            return vm
+        if vm.ready_at:
+            return None
+    return None
+
+
 def _may_request(
     situation: Situation,
     spec: ClusterSpec,
@@ -505,7 +535,8 @@ def _may_request(
 ) -> bool:
     """Return whether a VM in this empty place would be of use.
 
-    `lost` is the VM that was revoked in this place, `vacant` are the slots that works leave empty.
+    `lost` is the VM that was revoked in this place. `vacant` are the slots of workers that stay
+    empty because their work does not need them now.
     """
     state = situation.state
     if state.seconds_left(situation.now) < least_boot_seconds(spec, place.accelerator):
@@ -513,7 +544,8 @@ def _may_request(
     # VMs of this kind failed to boot one after another, or were unusable.
     if boot_key(place.role, place.accelerator) in state.given_up:
         return False
-    # Roles whose VMs may be Spot, so that the user decides whether lost ones are replaced.
+    # VMs of these roles may be Spot, and `spec.replace` says whether revoked ones are replaced.
+    # Others always are.
     is_revocable_role = place.role in (WORKER, PREPARATION)
     # No parameter server can boot, so that these VMs would be idle.
     if is_revocable_role and state.stranded and not _works_without_server(state):
@@ -533,7 +565,10 @@ def _works_without_server(state: ClusterState) -> bool:
 
 
 def _history_by_place(state: ClusterState) -> Mapping[tuple[str, int], list[VmState]]:
-    """Return all VMs by role and slot, in the order of their requests, gone ones included."""
+    """Return VMs by role and slot, in the order of their requests, gone ones included.
+
+    VMs that a move left behind have no place.
+    """
     found: dict[tuple[str, int], list[VmState]] = {}
     for vm in state.vms.values():
         if not vm.left:
@@ -575,7 +610,7 @@ def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
         )
         for place, vm in filled
     ]
-    step = moves.step(state, relocation, targets, situation.now, situation.unprepared)
+    step = moves.step(state, relocation, targets, situation.dated_now, situation.unprepared)
     if step:
         yield step
     if not isinstance(step, CancelMove):
@@ -632,10 +667,7 @@ def _readiness(state: ClusterState, spec: ClusterSpec) -> Iterator[ReportReady]:
     if state.phase != "provisioning":
         return
     ready = Counter(vm.role for vm in state.living if vm.state == "ready")
-    if state.steered is None:
-        workers = spec.worker_count
-    else:
-        workers = sum(count for *_, count in state.steered)
+    workers = sum(1 for _ in worker_places(state, spec))
     if ready[WORKER] >= workers and ready[PARAMETER_SERVER] >= spec.parameter_servers:
         yield ReportReady(ready[WORKER])
 

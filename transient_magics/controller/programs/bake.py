@@ -168,7 +168,7 @@ class Baking:
         except CloudError as error:
             left = (
                 f"its VM {spec.vm} could not be deleted: {error} Compute Engine deletes it within "
-                f"the hour, and `transient cluster sweep{option} --yes` before."
+                f"an hour. To delete it now, type `transient cluster sweep{option} --yes`."
             )
             self._say(left)
             return left

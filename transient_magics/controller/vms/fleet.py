@@ -75,7 +75,8 @@ _ENDED = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 _NOTICE_SECONDS = 4.0
 """Time for an agent to report its notice, which Compute Engine shows at the same moment.
 
-It is less than the time between two polls.
+It is less than the time between two polls, so that the second poll that lists the VM as stopping
+records the notice.
 """
 
 _Answer = Callable[[events.VmRequested], Awaitable[Vm]]
@@ -233,6 +234,7 @@ class Fleet:
             if why := self._outside_agreement(event, going):
                 refused = refused or why
                 continue
+            # Not written, for example on a full disk: the request would be forgotten.
             if not self._recorder.record(event):
                 continue
             if decision.replaces and decision.role == WORKER:
@@ -266,6 +268,7 @@ class Fleet:
         ]
         try:
             agreed = agreement(self._directory, steering)
+            # The user's consent to a move counts only while the cluster moves.
             if state.relocation is None:
                 agreed = replace(agreed, moving=None)
             spec = agreed_spec(agreed, event, there)
@@ -328,11 +331,11 @@ class Fleet:
             )
 
     def _resume_requests(self, vms: Collection[VmState]) -> None:
-        """Send requests of an earlier controller again.
+        """Send requests without an answer again.
 
-        They have the same identities, so that Compute Engine creates no VM twice. Only the journal
-        has the requests, and it is read once for all of them. After the first poll of a controller
-        there are none.
+        These are requests of an earlier controller, and those that the credentials did not allow;
+        usually there are none. They have the same identities, so that Compute Engine creates no VM
+        twice. Only the journal has the requests, and it is read once for all of them.
         """
         if not vms:
             return
@@ -346,7 +349,7 @@ class Fleet:
             if why := self._outside_agreement(earlier):
                 self._recorder.note("agreement", why)
                 # If the earlier controller had sent it, the VM exists. Then a poll finds it listed
-                # although the journal does not have it, and removes it.
+                # although it is gone by the journal, and removes it.
                 self._recorder.record(
                     events.VmDeleted(vm=vm.name, reason="it is outside what was declared")
                 )
@@ -482,7 +485,8 @@ class Fleet:
         Parameters
         ----------
         whole
-            Whether all zones that the cluster may use have to answer, or only those with VMs.
+            Whether all zones that the cluster may use have to answer, or only those with VMs. VMs
+            of all zones are listed in both cases.
 
         Raises
         ------
@@ -655,7 +659,8 @@ class Fleet:
     def _record_late_starts(self, found: Mapping[str, Vm]) -> bool:
         """Record that VMs run whose requests were given up: they cost money until they are deleted.
 
-        Returns whether there are any. Without an address they get no link, and so no work.
+        Returns whether there are any. The rule of `VmRunning` counts them as failed, and `decide`
+        deletes failed VMs. Without an address they get no link, and so no work.
         """
         late = [
             name for name, vm in found.items() if vm.status == "RUNNING" and self._never_ran(name)
@@ -745,7 +750,7 @@ class Fleet:
         """Record the cluster as deleted once Compute Engine lists no VM of it in any zone.
 
         Deletes what is still listed. A controller on one of the VMs deletes that VM last, and ends
-        with it; its journal is in the bucket by then.
+        with it. Before that it uploads its journal, if the bucket answers.
         """
         if self._credentials.refused:
             self._credentials.report()
@@ -757,7 +762,10 @@ class Fleet:
                 # The journal has them as running again: they are deleted as all others.
                 return
             for vm in sorted(left, key=self._runs_this_process):
-                if self._runs_this_process(vm):
+                if self._runs_this_process(vm) and not await self._upload_journal():
+                    # Only this VM has the events since the last backup, so the upload is tried once
+                    # more. After that, a VM that costs money is worse than a journal without them.
+                    await asyncio.sleep(_RETRY_SECONDS)
                     await self._upload_journal()
                 await self._access.engine.delete(vm.zone, vm.name, labels(self._spec))
             if not left and self._spec.firewall:

@@ -5,9 +5,9 @@ all of them. An event that was folded already changes nothing: events carry thei
 ignores older ones.
 
 Each kind of event has one rule, a function of the state and the event. The rules for the cluster,
-for VMs and for runs are in the modules of these names. `works` has the rules for events of work of
-every kind. The module `fold` of each kind of work has the `rules` for its own events. Its
-`FREQUENT` names the events that `recent` leaves out.
+for VMs and for runs are in `clusters`, `vms` and `runs`, and `works` has those for events of work
+of every kind. Each kind of work has a module `fold`, with `rules` for its own events and
+`FREQUENT`, the events that `recent` leaves out.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from . import clusters, runs, vms, works
 from .rules import Rules, changed
 
 MOST_LOST = 1_000_000
-"""Maximum number of events that may be missing before the next one.
+"""Largest difference between the numbers of two successive events.
 
-A VM may have written the number; a huge one would leave no numbers for later events.
+A VM may have written the number. Numbers are below 2**63, so a huge one would leave none for later
+events.
 """
 RECENT = 60
 """Number of events in `ClusterState.recent`, for panels and `events`."""
@@ -79,7 +80,7 @@ def replay(history: Iterable[Event], state: ClusterState | None = None) -> Clust
 def fold(state: ClusterState, event: Event) -> ClusterState:
     """Return the state after `event`. An event that was folded already changes nothing.
 
-    An event without a number (0) is not in a journal yet, and is always folded.
+    An event without a number (0) is not in a journal yet, as on a full disk, and is always folded.
 
     Raises JournalError for an event that does not fit the state; the state stays the same.
     """

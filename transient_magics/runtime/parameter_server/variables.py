@@ -1,9 +1,10 @@
-"""The variables of a run, in ps/0: initialised, restored and saved; rounds and dead sessions ended.
+"""Initialise, restore and save the variables of a run on ps-0; end steps and dead sessions.
 
-`Keeper` reads first what is uninitialised and never writes variables that have values, so a
-restarted chief cannot overwrite variables that workers train. If only some are uninitialised,
-because one of several parameter servers died, all are restored: old and new values must not mix.
-Every method blocks, and the chief calls them one at a time on another thread.
+`Keeper` first checks which variables are uninitialised. If all have values, it writes none, so a
+restarted chief cannot overwrite variables that workers train. If some are uninitialised, because
+one of several parameter servers died, it restores all: old and new values must not mix. Every
+method blocks, and the chief calls them one at a time on another thread. `Rounds` ends the steps of
+synchronous training, and `release` closes the sessions of dead workers.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from ..training.step_rules import SMALLEST_RATE, PollSchedule, divisor, gradient
 from ..training.usercode import sentence
 
 _RETRY_SECONDS = 600.0
-"""Time that another parameter server has to come back, in seconds: its VM may have to start."""
+"""Seconds to wait for another parameter server to come back. Its VM may have to boot first."""
 _RETRY_SAVING_SECONDS = 20.0
-"""Its limit while saving: a full disk may look like a lost server, and saves are repeated later."""
+"""Limit of this wait while saving: a full disk may look like a lost server, and saves are repeated
+later.
+"""
 _CHUNK = 256 << 20
 """Bytes restored with one call: a message must have less than 2 GB."""
 
@@ -44,7 +47,7 @@ _servers: list[Any] = []
 """Servers of this process; a server that is garbage-collected would stop serving."""
 
 _SLOW_UPDATE = 120_000
-"""Milliseconds after which an update counts as lost, without the wait for gradients."""
+"""Milliseconds after which an update counts as lost. The wait for gradients is not included."""
 
 
 class NotFiniteError(TrainingError):
@@ -52,7 +55,7 @@ class NotFiniteError(TrainingError):
 
 
 class Keeper:
-    """The variables of one run. Lives in the process of ps/0."""
+    """The variables of one run, in the process of ps-0."""
 
     def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment) -> None:
         self._folder = folder
@@ -68,7 +71,7 @@ class Keeper:
         self.mend: Callable[[], object] | None = None
         """Copies checkpoints from the bucket; called if one on this VM is damaged."""
         self.still = threading.Lock()
-        """Held while the variables must not change between two synchronous steps."""
+        """Lock: synchronous steps change the variables only while they hold it."""
 
     def serve(self) -> None:
         """Import TensorFlow and start this parameter server's TensorFlow server."""
@@ -90,7 +93,7 @@ class Keeper:
 
     @property
     def batch(self) -> int:
-        """The declared mini-batch."""
+        """The declared size of a mini-batch."""
         return self._variables.batch
 
     @property
@@ -125,7 +128,7 @@ class Keeper:
         self._trainable.generate(str(directory), str(temporary))
 
     def training_results(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return the training metrics of an epoch whose steps added up to `sums`."""
+        """Return the training metrics of an epoch, computed from the sums over its steps."""
         return self._trainable.training_results(sums)
 
     def build(self) -> None:
@@ -167,7 +170,8 @@ class Keeper:
     def step(self) -> int:
         """Return the global step.
 
-        With several parameter servers it also restores the variables if one came back empty.
+        With several parameter servers it also restores the variables if one of the servers
+        restarted without them.
         """
         if len(self._assignment.ps) > 1:
             return self._retry(self._prepare)
@@ -185,7 +189,7 @@ class Keeper:
         self._retry(self._check_finite)
 
     def take(self, step: int, seconds: float, paths: Sequence[Path]) -> Saved:
-        """Take files that a worker wrote as the checkpoint of `step`. Raises NotFiniteError."""
+        """Adopt files from a worker as the checkpoint of `step`. Raises NotFiniteError."""
         self.check_finite()
         return self._checkpoints.take(step, seconds, paths)
 
@@ -250,6 +254,7 @@ class Keeper:
         """
         if missing := self._variables.trained - values.keys():
             raise _another_model(f"the checkpoint has no variable {min(missing)}")
+        # A later call of `fit` begins with the weights that the cell has given to the model.
         values = self._trainable.continued(step, values)
         operations: list[Any] = []
         feeds: dict[Any, Any] = {}
@@ -297,8 +302,10 @@ class Keeper:
         if not names:
             return
         more = ""
-        if names[1:]:
-            more = f", nor are {len(names) - 1} other variables"
+        if len(names) == 2:
+            more = " (and 1 other variable)"
+        elif len(names) > 2:
+            more = f" (and {len(names) - 1} other variables)"
         if names[0] in self._variables.trained:
             fix = "Lower learning_rate"
         else:
@@ -315,15 +322,15 @@ class Keeper:
         they are written.
         """
         values: list[Any] = []
-        made = self._variables
+        graph = self._variables
         with self.still:
             step = self._read_step()
             if self.accumulators is not None:
-                values = self._session.run(made.written)
-        feeds = dict(zip(made.written, values, strict=False))
+                values = self._session.run(graph.written)
+        feeds = dict(zip(graph.written, values, strict=False))
 
         def write(prefix: str) -> None:
-            self._session.run(made.save, {made.file_name: prefix, **feeds})
+            self._session.run(graph.save, {graph.file_name: prefix, **feeds})
             # After writing, because asynchronous workers change the variables in the meantime.
             self._check_finite(step)
 
@@ -333,7 +340,7 @@ class Keeper:
 def start_server(assignment: Assignment, threads: int) -> str:
     """Start the TensorFlow server of a parameter server, and return its target.
 
-    Its cluster has the parameter servers only; workers come with their sessions.
+    Its TensorFlow cluster has only parameter servers. Each worker joins when it opens a session.
     """
     tf = tensorflow()
     server = tf.train.Server(
@@ -400,9 +407,9 @@ class Rounds(threading.Thread):
     """Thread of synchronous training: it ends one round after the other until its process ends.
 
     A round is one step. Every worker computes a gradient of the same variables and pushes it
-    (worker/steps.py), and this thread applies their mean once enough are there. Both sides read two
-    numbers on ps/0: this thread the count of complete pushes, a worker the number of the round. No
-    side waits for a worker by name, so none has to learn of another one's death.
+    (worker/steps.py), and this thread applies their mean once enough are there. Two numbers on ps-0
+    coordinate them: this thread reads the count of complete pushes, and workers read the number of
+    the round. Neither side waits for a particular worker, so neither needs to know that one died.
     """
 
     def __init__(
@@ -451,7 +458,8 @@ class Rounds(threading.Thread):
         step = 0
         began = time.monotonic()
         polls = PollSchedule()
-        # Beyond the last step too, because another parameter server may be lost with it.
+        # The loop continues after the last step. If another parameter server is lost then, the
+        # variables are restored from a checkpoint, and the last steps are repeated.
         while True:
             with keeper.still:
                 number, step, complete = read()

@@ -65,7 +65,8 @@ def _refuse_gpu_checks() -> None:
 
     def refuse(*_: object) -> NoReturn:
         raise TrainingError(
-            "the model checks for a GPU, but this VM has none: each worker builds its own graph"
+            "the graph is not shared, because the model checks for a GPU and this VM has none; "
+            "each worker builds its own"
         )
 
     everything()

@@ -34,8 +34,8 @@ from .graph import FinishedGraph, GraphMaker
 from .meter import Meter, NoiseProbe, Tracer, whole
 from .steps import AsynchronousStep, LocalVariables, StepResult, SynchronousStep
 
-_LIMIT_SECONDS = 0.01
-"""Pause between two checks whether the chief lets training continue after an epoch."""
+_CHECK_SECONDS = 0.01
+"""Pause between two checks whether the chief lets training continue at the limit."""
 _POLL_SECONDS = 0.1
 """Pause between two checks whether an unreachable parameter server is back."""
 _CLOSE_SECONDS = 2.0
@@ -45,11 +45,11 @@ _CLOSE_LOST_SECONDS = 0.2
 Closing hangs where the session's server is gone, and the next session should not wait for it.
 """
 _END_POLL_SECONDS = 0.5
-"""Pause between two reads of the global step while it waits for the chief."""
+"""Pause between two reads of the global step while the worker waits for the chief."""
 _SESSIONS_COUNTED_ALIVE = 3
 """Successive sessions without a step that count as progress for the watchdog.
 
-A parameter server that comes back may end a few sessions.
+A parameter server that restarts may end a few sessions.
 """
 _SESSIONS_BEFORE_FAILURE = 5
 """Successive sessions without a step after which an error fails the run.
@@ -94,7 +94,10 @@ class Training:
         self._fruitless = 0
         """Successive sessions that were ready and made no step."""
         self._refused: tuple[int, float] | None = None
-        """Mini-batch of the chief that does not fit into memory, as reported in this session."""
+        """Size and share that the chief assigned and this worker reported as too large for memory.
+
+        In this session.
+        """
         self._pace = Pace(spec.pace_seconds)
         self._tracer = Tracer(folder, assignment.name)
         self._maker = GraphMaker(folder, spec, len(assignment.ps), watch, assignment.dispatcher)
@@ -114,7 +117,10 @@ class Training:
 
     @property
     def starved(self) -> bool:
-        """Whether other VMs prepare the mini-batches, and none came since the last progress."""
+        """Whether other VMs prepare the mini-batches, and none came since the last progress.
+
+        The main thread reads this only after `build`.
+        """
         return not self._spec.reads_records and self._examples.added_at <= self.alive
 
     def make_ready(self) -> None:
@@ -159,6 +165,8 @@ class Training:
         self._examples = Examples(finished.examples, self.blocks)
         self._batch = MiniBatch(finished.examples.batch)
         self._noise = NoiseProbe(built, self._spec.noise_share)
+        if self.meter.steps:  # the graph was made again, and the run's first step is over
+            self._noise.begin(self.meter.usual)
         if self.blocks is not None:
             self.blocks.moved = self._mark_alive
         if self._spec.mode == "sync":
@@ -228,7 +236,7 @@ class Training:
             self._use(self._maker.make(self._number))
 
     def _log_lost_session(self, error: Exception) -> None:
-        summary = str(error).splitlines()[0][:160]
+        summary = str(error).partition("\n")[0][:160]
         log(f"session lost, opening another: {type(error).__name__}: {summary}")
 
     def _raise_own_error(self, error: Exception) -> None:
@@ -245,16 +253,19 @@ class Training:
     def _wait_until_ready(self, session: Any) -> bool:
         """Wait until the chief has initialised or restored all variables; False if stopped.
 
-        Waiting counts as progress for the watchdog. A session that becomes ready counts only a few
-        times, because the step itself may fail in one session after the other.
+        Waiting counts as progress for the watchdog. Of successive sessions that become ready and
+        make no step, only the first `_SESSIONS_COUNTED_ALIVE` count, because the step itself may
+        fail in one session after the other.
         """
         while not self.stop.is_set():
             ready = not len(session.run(self._built.missing))
-            self._fruitless += ready
+            if ready:
+                self._fruitless += 1
             if not ready or self._fruitless <= _SESSIONS_COUNTED_ALIVE:
                 self._mark_alive()
             if ready:
                 break
+            # The run that has the VM ends only once this one is prepared.
             if self._folder.standby.exists():
                 self._folder.prepared.touch()
             self.stop.wait(0.1)
@@ -308,10 +319,11 @@ class Training:
             except out_of_memory:
                 if not self._shrink_batch(size):
                     raise
-                continue
+                continue  # the next step reports this time as waited
             self._batch.record(size, float(result.weight))
             if pace and self._spec.mode != "sync":
-                # An emulated accelerator computes until its pace is over; this machine is faster.
+                # The emulated accelerator would compute for `pace` seconds. This machine is faster,
+                # so it waits for the rest; a synchronous step does so in `take`.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))
             now = time.monotonic()
             self.alive = now
@@ -324,6 +336,7 @@ class Training:
                 # of the run, but from now on the barrier waits for this worker. `previous_end`
                 # stays, so that the next step reports this time as waited.
                 self._link.report_stepping(loss=None, samples=0, program=self._maker.fingerprint)
+                self._save_if_requested(session)
                 continue
             first_of_run = not meter.steps
             if tracing:
@@ -352,8 +365,8 @@ class Training:
                 if not first_of_run:
                     # It steps again: the chief should not have to wait for the next heartbeat.
                     self._link.send_metrics()
-            if self._link.save_requested.is_set():
-                self._save(session)
+            # This time counts as waited in the next step: training does not compute in it.
+            self._save_if_requested(session)
             if self._local and (step >= self._limit or self._local.is_due(step)):
                 self._hand_over(session)
             if step < self._limit:
@@ -370,18 +383,18 @@ class Training:
     def _wait_for_chief(self, session: Any, step: int) -> int:
         """Report the steps so far, and wait at the limit until `stop` is set or steps are left.
 
-        No worker steps beyond the end: the chief stops all of them once it reads this step. At the
-        end of an epoch it moves the limit after the callbacks were called. If a parameter server is
+        A worker does not step beyond the limit. At the end of the run the chief stops all workers
+        once it reads this step. At the end of an epoch it moves the limit after the callbacks were
+        called, and may request a checkpoint from a worker before. If a parameter server is
         lost in between, the run returns to its last checkpoint, and this worker has to step again.
         Then the session fails, or the global step is a smaller one. Returns the global step.
         """
         self._link.send_metrics()
         used_at = time.monotonic()
-        while step >= self._limit and not self.stop.wait(_LIMIT_SECONDS):
+        while step >= self._limit and not self.stop.wait(_CHECK_SECONDS):
             self._mark_alive()
             # With `--chief worker` a worker writes the checkpoint of the epoch, while all wait.
-            if self._link.save_requested.is_set():
-                self._save(session)
+            self._save_if_requested(session)
             if time.monotonic() - used_at < _END_POLL_SECONDS:
                 continue
             used_at = time.monotonic()
@@ -398,7 +411,8 @@ class Training:
     def _next_batch(self) -> tuple[int, float]:
         """Return the number of examples of the next step, and the share of its gradient.
 
-        The share is this mini-batch over the mean one of all workers (`batching`).
+        The share is the size of this mini-batch divided by the mean size of all workers
+        (`batching`).
         """
         assigned = self._link.batch
         size, share = self._batch.next(assigned)
@@ -492,7 +506,7 @@ class Training:
     def _hand_over(self, session: Any) -> None:
         """Push local variables to the parameter servers.
 
-        Stops this worker if another one has replaced it: its variables no longer count.
+        If another worker has replaced this one, its variables no longer count, and it stops.
         """
         if self._local and not self._local.push(session, int(session.run(self._built.before))):
             self._local = None
@@ -517,6 +531,10 @@ class Training:
                 self.meter.measured(estimate)
         self._mark_alive()
         return time.monotonic() - began
+
+    def _save_if_requested(self, session: Any) -> None:
+        if self._link.save_requested.is_set():
+            self._save(session)
 
     def _save(self, session: Any) -> None:
         """Write a checkpoint between two steps, and send it to the chief on another thread."""

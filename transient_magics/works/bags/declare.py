@@ -153,7 +153,7 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
         )
     if not takes.kwarg and (lost := [name for name in names if name not in arguments]):
         raise CellError(
-            f"{where}: --over names {lost[0]}, which is not an argument of job",
+            f"{where}: {lost[0]} of --over is not an argument of job",
             fix=f"Write {example}",
         )
     ordinary = len(takes.args) - len(takes.defaults)

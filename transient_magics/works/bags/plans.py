@@ -43,7 +43,7 @@ class BagRow:
     """A bag on VMs of one `kind` by one `policy`.
 
     Properties are means over the courses; `interval` returns their middle 90 %.
-    `on_demand_dollars` is the cost of the bag on the same VMs on demand.
+    `on_demand_dollars` is the cost of the bag on the same machines, rented on demand.
     """
 
     kind: str

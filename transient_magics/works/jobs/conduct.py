@@ -61,7 +61,7 @@ _ROOM_SECONDS = 5.0
 _OUTPUT_SECONDS = 20.0
 """Limit on copying the rest of the output once a command has ended."""
 _OUTPUT_SECONDS_AT_NOTICE = 1.0
-"""This limit on a VM that is about to leave: the next attempt begins only after that."""
+"""This limit on a VM with a preemption notice: the next attempt begins only after the copy."""
 
 
 class Jobs(Works[JobSpec]):
@@ -85,7 +85,9 @@ class Jobs(Works[JobSpec]):
         for name in [job.name for job in self.state.active(JobState)]:
             job = self._job(name)
             if not job.stop and not self.has_packages(name, job.spec, tick.tasks):
-                continue  # a task gathers them
+                continue  # a task gathers them; no attempt has begun before
+            # Before a decision ends the attempt: a rank on a VM that is gone would wait for it.
+            self._conduct_ranks(job, tick.tasks)
             for decision in decisions.decide(job, self.state, tick.at):
                 self._apply(decision, self._job(name), tick.tasks)
             self._conduct_ranks(self._job(name), tick.tasks)
@@ -105,7 +107,7 @@ class Jobs(Works[JobSpec]):
                 began = JobBegan(job=name, attempt=job.attempt + 1, vms=vms)
                 self.recorder.record(began)
             case decisions.StopOn(vm):
-                tasks.do(f"end {name} on {vm}", partial(self.end_on, job, vm))
+                tasks.do(f"end {name} on {vm}", partial(self.end_on, name, job.attempt, vm))
             case decisions.Warn(vm, seconds):
                 tasks.do(f"warn {name} on {vm}", partial(self._warn, job, vm, seconds))
             case decisions.Interrupt(reason, failed):
@@ -130,22 +132,22 @@ class Jobs(Works[JobSpec]):
                 tasks.cancel(key)
 
     async def _conduct_rank(self, job: JobState, vm: str, rank: int) -> None:
-        # A `_Rank` reads the job's folder, so it is made once, and not at each tick.
+        # Made here, not in `_conduct_ranks`, which runs at each tick: it reads the job's folder.
         await _Rank(self, job, vm, rank).conduct()
 
-    async def end_on(self, job: JobState, vm: str) -> bool:
-        """Ask the agent of a VM to end the job's command there, and return whether it agreed.
+    async def end_on(self, job: str, attempt: int, vm: str) -> bool:
+        """Ask the agent of a VM to end the command of an attempt; return whether it agreed.
 
-        Returns after `TRY_AGAIN_SECONDS`. The control loop asks again until the VM has reported the
-        end.
+        Waits `TRY_AGAIN_SECONDS` in any case: its task keeps its key until then, so the control
+        loop asks no sooner. It asks again until the VM has reported the end.
         """
-        command = agent_commands.End(kind=self.kind, work=job.name, attempt=job.attempt)
+        command = agent_commands.End(kind=self.kind, work=job, attempt=attempt)
         agreed = await ask(self.link(vm), command)
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
         return agreed
 
     async def _warn(self, job: JobState, vm: str, seconds: float) -> None:
-        """Warn the command on a VM that a VM of the job ends in `seconds`.
+        """Warn the command on a VM that one of the job's VMs, maybe another, ends in `seconds`.
 
         The control loop sends it again after `TRY_AGAIN_SECONDS`. On the VM the first warning
         counts.
@@ -181,9 +183,9 @@ class _Rank(OnVm):
         self._following_output: asyncio.Task[None] | None = None
         # No event of the job is older than its declaration; `from_job` refuses others.
         self._declared_ns = int(job.declared_at * 1e9)
-        # The attempt begins with the newest archive in the job's folder. The journal may have a
-        # newer one, which was lost with the machine that had it. New archives are numbered after
-        # that, or they would count as old ones.
+        # The attempt begins with the newest archive in the job's folder. The journal may name a
+        # newer one that was lost with an earlier controller's machine. New archives get higher
+        # numbers than that one, or they would count as old ones.
         self._restore_from = 0
         self._number_after = 0
         if job.kept:
@@ -218,7 +220,7 @@ class _Rank(OnVm):
 
     async def _begin(self) -> None:
         connection = await self.connection()
-        # Once there are events of this attempt, it has its files.
+        # A VM writes events of an attempt only after it has the files.
         if not await connection.exists(self._path(layout.job_events(self._attempt))):
             await self._copy_files(connection)
         link = self.link(self.vm)
@@ -272,12 +274,13 @@ class _Rank(OnVm):
             case JobStarted() if self.vm not in job.started:
                 record(event)
             case JobPacked() if event.number > job.packed.get(self._rank, 0):
-                # Of two ranks the files of the later save are kept, and a VM could report any time:
-                # a time in the future would win over all saves of the other ranks.
+                # Of two ranks that saved the same file, the later save is kept. A VM may report a
+                # false time, so one in the future counts as now: else it would win over all others.
                 await self._fetch_archive(replace(event, saved=min(event.saved, now())))
             case JobUnkept() if event.reason != job.unkept:
-                # An empty reason reports that the folder is kept again. The other ranks pack only
-                # at their end, so for the folder as a whole only rank 0 can report that.
+                # An empty reason reports that the folder is kept again. Only rank 0 packs while the
+                # command runs. An archive that another rank packs at its end does not mean that
+                # rank 0 can pack again, so only rank 0 clears the reason.
                 if event.reason or self._rank == 0:
                     record(event)
             case JobGpuUnused():
@@ -307,7 +310,8 @@ class _Rank(OnVm):
         """End the command of a VM whose events are not read any more, and record its end."""
         # Nothing asks again once the end is recorded, so it is recorded only after the agent has
         # the command. If the VM does not answer any more, it is deleted and this is cancelled.
-        while not await self._jobs.end_on(self._job, self.vm):
+        # The job may have a later attempt by now, whose command continues.
+        while not await self._jobs.end_on(self.name, self._attempt, self.vm):
             pass
         exited = JobExited(
             job=self.name,
@@ -325,7 +329,11 @@ class _Rank(OnVm):
     # Archives of the folder that the job keeps
 
     async def _fetch_archive(self, packed: JobPacked) -> None:
-        """Copy an archive here. If the VM no longer has it, a newer one follows."""
+        """Copy an archive here.
+
+        If the VM no longer has it, `fetched` yields no paths: the VM has packed a newer one, and
+        reports that next.
+        """
         archive = artifacts.archive(packed)
         part_suffix = f"-{self._rank}"
         while True:
@@ -349,6 +357,7 @@ class _Rank(OnVm):
         """Put an archive into the job's folder, combined with what other ranks packed."""
         async with self._jobs.archive_lock(self.name):
             job = self._job
+            # If no other rank ever packed, the archive is the whole folder.
             beyond_rank_0 = any(number for rank, number in job.packed.items() if rank > 0)
             kept = await artifacts.combine(
                 self._folder, path, packed, job.kept, self._rank, alone=not beyond_rank_0

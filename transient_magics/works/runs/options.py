@@ -289,7 +289,7 @@ def _deadline() -> tuple[Option, ...]:
         flag(
             "--finish-by",
             "finish the run within this time, such as 6h, or by the next 18:00 on this machine's "
-            "clock. The controller adds and releases Spot workers, and rents workers on demand as "
+            "clock. The controller adds and releases Spot workers, and rents on-demand workers as "
             "late as possible",
             deadline,
             metavar="TIME|CLOCK",
@@ -440,9 +440,8 @@ def _declare(values: dict[str, Any], code: Code) -> Run:
     for name, option in _OF_OWN_CLUSTER.items():
         if name in values:
             raise DeclarationError(
-                f"{option} needs a cluster that the run declares",
-                where=option,
-                fix="Name its workers, such as %%train k80x4.",
+                f"{option} is allowed only if the run declares its own cluster",
+                fix="Name the workers of that cluster, such as %%train k80x4.",
             )
     return train(source=code.source, line_offset=code.line_offset, **values)
 

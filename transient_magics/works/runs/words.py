@@ -306,7 +306,7 @@ def _end_range(run: RunState, outlook: events.DeadlineOutlook, now: float) -> st
 def data_words(data: TrainData) -> str:
     """Return how a run reads records in blocks: epochs, cache hits, misses and copied bytes."""
     blocks = f"{size(data.bytes)} in {count(data.blocks, 'block')}"
-    parts = [f"{blocks}, a worker {data.bound} of them at a time at most"]
+    parts = [f"{blocks}, at most {data.bound} at a time per worker"]
     if data.epochs:
         parts.append(f"{count(data.epochs, 'epoch')} read")
     if data.hits:

@@ -211,12 +211,16 @@ class ChiefState:
         self._ended_early = ""
         """Why the run ends before its last step, a clause; "" if it does not."""
         self._leave_by = math.inf
-        """Time until which the last checkpoint waits for workers to leave; infinite before."""
+        """Time until which the last checkpoint waits for workers to leave.
+
+        Infinite until the run is `FINISHING`.
+        """
         self._last_save = LastSave.NOT_ORDERED
         self._last_save_by: float | None = None
         """Until when a failed last checkpoint is tried again."""
         self._stopping = False
         """Whether a stop was requested: the run ends with a checkpoint, to be resumed later."""
+        self._failed = False
         self._waiting: list[int] = []
         """Connections of workers that joined between two phases of the training."""
         self._continues = False
@@ -329,8 +333,8 @@ class ChiefState:
     def handle(self, event: Any, now: float) -> list[Instruction]:
         """Change the state by an event, and return what the chief should do, in order.
 
-        Once the run has ended nothing changes it. Workers that join are then dismissed, except
-        after a stop (`_refuse`).
+        Once the run has ended nothing changes it. Workers that join are then sent away, except
+        after a stop or before another phase (`_refuse`).
 
         Parameters
         ----------
@@ -430,6 +434,8 @@ class ChiefState:
             self._alarm.add_metrics(member.name, line, now)
             member.step = int(line.get("step") or 0)
         instructions = [*self._update_liveness(connection, now), *self._record(line)]
+        if self.phase is Phase.ENDED:  # its loss is no longer finite
+            return instructions
         member = self._member_at(connection)  # `_update_liveness` may have dismissed it
         resized = self._batches.measured(member, line, self.members.values(), now)
         return [*instructions, *resized]
@@ -499,7 +505,7 @@ class ChiefState:
     def _join(self, event: Joined, now: float) -> list[Instruction]:
         """Give a worker a number: a new one, or the one that it had before it connected again.
 
-        A full run dismisses it, and so does a newer process of the same VM.
+        It is dismissed if the run is full, or if its VM has already started a newer process.
         """
         if self._ending:
             return self._refuse(event)
@@ -547,6 +553,8 @@ class ChiefState:
         if self._is_between_phases:
             self._waiting.append(event.connection)
             return []
+        if self._failed:
+            return [_dismiss(event.connection)]
         return [Send(event.connection, messages.Leave(reason="finished"))]
 
     def _welcome(self, member: Member) -> list[Instruction]:
@@ -868,13 +876,23 @@ class ChiefState:
         return [member for member in self.members.values() if member.active and not member.noticed]
 
     def _save_if_requested(self) -> list[Instruction]:
-        """Save if requested; a checkpoint in progress lacks the last steps, so save after it."""
+        """Save if requested.
+
+        A checkpoint in progress lacks the last steps, so the request stays until it is written:
+        `_saved` calls this again.
+        """
         if self._saving.requested and self.phase is Phase.TRAINING:
             return self._save(Why.ASKED)
         return []
 
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
-        """Report a written checkpoint, and do what it was written for."""
+        """Report a written checkpoint, and do what it was written for.
+
+        A stop ends the run with the first checkpoint that was begun after it. Next comes the end of
+        training: a checkpoint that was begun before it is followed by the final one. A checkpoint
+        that was requested follows if this one lacks the last steps. The final one, or one that was
+        written for an evaluation, is evaluated.
+        """
         why, checkpoint = self._saving.done(event, now)
         if why is Why.FINAL:
             self._last_save = LastSave.WRITTEN
@@ -927,7 +945,7 @@ class ChiefState:
         if self._stopping and why not in (Why.STOP, Why.FINAL):
             return [*instructions, *self._save(Why.STOP)]
         if why is Why.FINAL:
-            # Once more, as soon as saving may be tried again (`_save_when_left`).
+            # Again, as soon as saving may be tried (`_save_when_left`), until `_last_save_by`.
             self._last_save = LastSave.NOT_ORDERED
             self._last_save_by = self._last_save_by or now + LAST_SAVE_WITHIN
         if self._stopping:
@@ -943,7 +961,8 @@ class ChiefState:
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         """Report and judge an evaluation; the last one ends the run."""
         self._evaluating = False
-        # The checkpoint with which this phase began is evaluated by the program of the one before.
+        # A phase begins with the last checkpoint of the phase before, whose program evaluates it.
+        # Step 0 has no phase before.
         is_of_phase = event.step > self.spec.phase_begin or not event.step
         if is_of_phase and (failure := self._compare_program("the evaluation", event.program)):
             return failure
@@ -1032,7 +1051,10 @@ class ChiefState:
         return self._stopping or self.phase is Phase.FINISHING
 
     def _save_when_left(self, now: float) -> list[Instruction]:
-        """Write the last checkpoint once training is over and no worker steps any more."""
+        """Write the last checkpoint once training is over and no worker steps any more.
+
+        `FINISH_WITHIN` later, workers that are still there count as lost.
+        """
         if self.phase is not Phase.FINISHING or self._last_save is not LastSave.NOT_ORDERED:
             return []
         # A checkpoint in progress lacks the last steps: the last one follows it.
@@ -1063,8 +1085,10 @@ class ChiefState:
     def _fail(self, reason: str) -> list[Instruction]:
         """End the run for good."""
         self.phase = Phase.ENDED
+        self._failed = True
         failed = TrainFailed(run=self.spec.name, step=self.step, reason=reason)
-        return [Emit(failed), *self._send_all(messages.Leave()), Finish(FAILED)]
+        waiting = [_dismiss(connection) for connection in self._waiting]
+        return [Emit(failed), *self._send_all(messages.Leave()), *waiting, Finish(FAILED)]
 
     def _compare_program(self, process: str, program: Mapping[str, str]) -> list[Instruction]:
         """Fail the run if a process executes another program than the processes before it."""

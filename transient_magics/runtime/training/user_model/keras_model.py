@@ -314,7 +314,7 @@ def declared_only(folder: RunFolder, recorder: Recorder) -> Iterator[None]:
                 return evaluate(self, *given, **options)
             raise DeclarationError(
                 f"model.{name} in a cell would run separately in every process",
-                fix="Move it after model.fit, or remove it: the run trains and evaluates model.",
+                fix="Move it below model.fit, or remove it. The run evaluates the model.",
             )
 
         return method

@@ -314,8 +314,8 @@ class OwnModel:
     def texts(self) -> Texts:
         """Raise TrainingError: only the cell can turn texts into numbers."""
         raise TrainingError(
-            "a model of a cell accepts and returns numbers, not texts",
-            fix="Pass features to run.predict as input_fn returns them.",
+            "the run cannot convert texts to numbers for a model that a cell defines",
+            fix="Call run.predict with features like those that input_fn returns.",
         )
 
     def _placeholders(self, names: Collection[str]) -> dict[str, Any]:
@@ -337,7 +337,7 @@ class OwnModel:
 
     def _build(self, features: Mapping[str, Any], mode: str, *needed: str) -> Mapping[str, Any]:
         answer = self._model_fn(*self._data.structured(features), mode)
-        fix = f"Its keys are {', '.join(_ANSWERS)}."
+        fix = f"The allowed keys are {', '.join(_ANSWERS)}."
         if not isinstance(answer, Mapping):
             raise TrainingError(
                 f"model_fn must return a dict, not {type(answer).__name__}", fix=fix

@@ -121,7 +121,9 @@ class TrainingMetrics:
             (state, self._tensor(self._filled(state, value), state.dtype))
             for state in self._model.metrics_variables
         ]
-        with self._scope(state_mapping=states) as scope:
+        # Keras finds the regularized weights in the scope only, and never falls back to the layers.
+        weights = [(weight, self._tensor(weight)) for weight in self._model.trainable_variables]
+        with self._scope(state_mapping=[*states, *weights]) as scope:
             update()
             after = [scope.get_current_value(state) for state, _ in states]
         return [numpy.asarray(result, "float64") - value for result in after]

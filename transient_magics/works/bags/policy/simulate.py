@@ -175,7 +175,7 @@ class _Course:
                 raise PlanError(
                     "The bag does not finish in any simulation: its VMs are revoked too early for "
                     "these jobs",
-                    fix="Use shorter jobs, save them with --save, or use VMs on demand.",
+                    fix="Use shorter jobs, save them with --save, or use on-demand VMs.",
                 )
             now, _, what, name = heapq.heappop(self._events)
             vm = self._vms.get(name)
