@@ -92,10 +92,10 @@ def test_the_lines_behind_fit_are_named() -> None:
     behind = "score = model.evaluate(x, y)\nprint(score)\n"
     assert keras_cell.notes(MODEL + FIT, 1) == []
     assert keras_cell.notes(MODEL + FIT + "print(1)\n", 1) == [
-        "Line 7 stands after model.fit and is not executed: continue in the next cell, with model = run.model()."
+        "Line 7 comes after model.fit and is not executed: continue in the next cell, with model = run.model()."
     ]
     assert keras_cell.notes(MODEL + FIT + behind, 1) == [
-        "Lines 7 to 8 stand after model.fit and are not executed: continue in the next cell, with model = run.model()."
+        "Lines 7 to 8 come after model.fit and are not executed: continue in the next cell, with model = run.model()."
     ]
     assert keras_cell.notes(MODEL + FIT + behind, 0)[0].startswith("Lines 6 to 7")
 

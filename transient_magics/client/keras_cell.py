@@ -94,7 +94,7 @@ def notes(source: str, line_offset: int = 0) -> list[str]:
     if 0 < executed < len(tree.body):
         first = tree.body[executed].lineno + line_offset
         last = (tree.body[-1].end_lineno or first) + line_offset
-        lines = f"Lines {first} to {last} stand" if last > first else f"Line {first} stands"
+        lines = f"Lines {first} to {last} come" if last > first else f"Line {first} comes"
         found.append(
             f"{lines} after model.fit and {'are' if last > first else 'is'} not executed: continue "
             "in the next cell, with model = run.model()."

@@ -66,7 +66,7 @@ class Metering:
         ):
             return
         lines = self._counted.setdefault(name, {})
-        start = sum(each.runs and each.since <= line.at for each in vm.powered[1:])
+        start = sum(stretch.runs and stretch.since <= line.at for stretch in vm.powered[1:])
         self._reported[vm.role] += _moved(line) - (_moved(lines[start]) if start in lines else 0)
         lines[start] = line
         self._bill(vm, now)

@@ -59,7 +59,7 @@ async def gather(
         for path in wheels.with_name("pip").glob("*")
         if path.is_file() and not path.is_symlink()
     }
-    packages = [own.get(each, each) for each in packages]
+    packages = [own.get(package, package) for package in packages]
     folders = [place for place in places if place and Path(place).is_dir()]
     with tempfile.TemporaryDirectory(dir=wheels.parent, prefix=".wheels-") as temporary:
         lock, report, requirements, fresh = (
@@ -83,9 +83,9 @@ async def gather(
         ]
         await _pip(build, temporary, "install", *resolving, *binary, "--", *packages)
         found = json.loads(report.read_text(encoding="utf-8"))["install"]
-        missing = [each for each in found if _normal(each["metadata"]["name"]) not in there]
+        missing = [entry for entry in found if _normal(entry["metadata"]["name"]) not in there]
         fresh.mkdir()
-        exact = [_exactly(each) for each in missing if "dir_info" not in each["download_info"]]
+        exact = [_exactly(entry) for entry in missing if "dir_info" not in entry["download_info"]]
         if exact:
             requirements.write_text("\n".join(exact), encoding="utf-8")
             if build:
@@ -135,7 +135,7 @@ def _exactly(found: dict[str, Any]) -> str:
 def _check(folder: Path, resolved: Sequence[dict[str, Any]]) -> None:
     """Check that these are exactly the wheels that were resolved."""
     expected = {
-        (_normal(each["metadata"]["name"]), each["metadata"]["version"]) for each in resolved
+        (_normal(entry["metadata"]["name"]), entry["metadata"]["version"]) for entry in resolved
     }
     names = [path.name for path in folder.iterdir()]
     matches = [_WHEEL.fullmatch(name) for name in names]

@@ -244,7 +244,7 @@ def _merge(group: list[dict[str, Any]]) -> dict[str, Any]:
     merged["gap_seconds"] = max(row.get("gap_seconds") or 0.0 for row in group)
     if traced := sum(row.get(_TRACED) or 0.0 for row in group):
         merged[_TRACED] = traced
-    if splits := [each for row in group if (each := step_parts(row.get("split")))]:
+    if splits := [parts for row in group if (parts := step_parts(row.get("split")))]:
         merged["split"] = functools.reduce(StepParts.plus, splits).rounded
     for key in GRADIENTS:
         if values := [row[key] for row in group if row.get(key) is not None]:

@@ -89,7 +89,7 @@ class Spent(NamedTuple):
         )
 
 
-_ADDED = tuple(each.name for each in fields(_Sums) if each.name != "step")
+_ADDED = tuple(field.name for field in fields(_Sums) if field.name != "step")
 
 
 @dataclass(slots=True)
@@ -205,8 +205,8 @@ class RunSeries:
         if whole:
             return dict(self._spent)
         found: dict[str, Spent] = {}
-        for _, worker, each in self._lately:
-            found[worker] = found.get(worker, Spent()).plus(each)
+        for _, worker, time_spent in self._lately:
+            found[worker] = found.get(worker, Spent()).plus(time_spent)
         return found
 
     def _named(self, worker: str) -> str:
@@ -298,9 +298,9 @@ def _seen(span: Mapping[str, _Sums]) -> float:
 
 def _mean(sums: Iterable[_Sums], what: str, of: str) -> float | None:
     sums = list(sums)
-    many = sum(getattr(each, of) for each in sums)
+    many = sum(getattr(worker_sums, of) for worker_sums in sums)
     if many:
-        return _short(sum(getattr(each, what) for each in sums) / many)
+        return _short(sum(getattr(worker_sums, what) for worker_sums in sums) / many)
     return None
 
 
@@ -310,9 +310,9 @@ def _noise_scale(sums: Iterable[_Sums]) -> float | None:
     None if it was not measured, or if the noise exceeds the gradient.
     """
     sums = list(sums)
-    signal = sum(each.signal for each in sums)
+    signal = sum(worker_sums.signal for worker_sums in sums)
     if signal > 0:
-        return _short(max(sum(each.noise for each in sums), 0.0) / signal)
+        return _short(max(sum(worker_sums.noise for worker_sums in sums), 0.0) / signal)
     return None
 
 

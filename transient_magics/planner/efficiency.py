@@ -439,10 +439,14 @@ class TargetSteps:
 
         Raises PlanError if none of them reached the target.
         """
-        seen = [(each, *target.reached_at(each.evaluations)) for each in records if each.batch_size]
+        seen = [
+            (record, *target.reached_at(record.evaluations))
+            for record in records
+            if record.batch_size
+        ]
         self._ways = [
-            Way(each.batch_size, each.global_batch, step * each.batch_size, reached)
-            for each, step, reached in seen
+            Way(record.batch_size, record.global_batch, step * record.batch_size, reached)
+            for record, step, reached in seen
             if step > 0
         ]
         self._target = target
@@ -724,9 +728,9 @@ class Accuracies:
         """Return the accuracy after `steps` of `workers` workers; None without a similar run."""
         found = [
             value
-            for each in self._like
-            if abs(each.workers / workers - 1) <= _ALIKE
-            and (value := _evaluated(each, steps)) is not None
+            for record in self._like
+            if abs(record.workers / workers - 1) <= _ALIKE
+            and (value := _evaluated(record, steps)) is not None
         ]
         if not found:
             return None

@@ -162,7 +162,7 @@ def forecast(
     join = _join(state, run, record)
     offers = dict.fromkeys(map(_offer, vms))
     others, transfer = hourly_of(state, run.name)
-    each = transfer / state.clock.rate / len(vms)
+    transfer_per_vm = transfer / state.clock.rate / len(vms)
     course = Course(
         groups=tuple(
             _workers(
@@ -174,7 +174,7 @@ def forecast(
                 lifetimes,
                 startup,
                 join,
-                each,
+                transfer_per_vm,
             )
             for offer in offers
         ),
@@ -322,7 +322,9 @@ class _Speeds:
         """
         if measured := self.seconds.get("") or self.seconds.get(kind):
             return Estimate(measured, 0.0, "measured")
-        seen = {each: Estimate(seconds, 0.0, "measured") for each, seconds in self.seconds.items()}
+        seen = {
+            trained: Estimate(seconds, 0.0, "measured") for trained, seconds in self.seconds.items()
+        }
         mean = statistics.fmean(self.seconds.values())
         if self.emulated:
             return Estimate(mean, 0.0, "emulated")
@@ -356,21 +358,30 @@ def _speeds(state: ClusterState, run: RunState, record: Record, left: int) -> _S
             Observation({kind: kinds.count(kind) for kind in kinds}, 1, run.steps_per_second, 1.0)
         ]
         least = _YOUNG_ERROR
-    lasted = [each.seconds for each in seen]
+    lasted = [observation.seconds for observation in seen]
     rest = left / seen[-1].steps_per_second
     guessed = sum(lasted) < YOUNG_SECONDS
     # Each of them is as fast as all of them were together last.
     if _synchronous(run):
-        alike = [each for each in seen if each.workers == seen[-1].workers]
-        lasted = [each.seconds for each in alike]
-        speed = float(np.average([each.steps_per_second for each in alike], weights=lasted))
-        error = rest_error([speed / each.steps_per_second - 1 for each in alike], lasted, 1, rest)
+        alike = [observation for observation in seen if observation.workers == seen[-1].workers]
+        lasted = [observation.seconds for observation in alike]
+        speed = float(
+            np.average([observation.steps_per_second for observation in alike], weights=lasted)
+        )
+        error = rest_error(
+            [speed / observation.steps_per_second - 1 for observation in alike], lasted, 1, rest
+        )
         return _Speeds(
             {"": 1 / speed}, 0.0, SCALING, max(least, error), sum(lasted) < YOUNG_SECONDS, emulated
         )
     # The forecast is for the current servers, so the fit treats any number of them as one.
     found = fit(
-        [Cell(each.workers, 1, each.steps_per_second, each.seconds, run.name) for each in seen]
+        [
+            Cell(
+                observation.workers, 1, observation.steps_per_second, observation.seconds, run.name
+            )
+            for observation in seen
+        ]
     )
     error = rest_error(found.errors, lasted, len(found.compute_seconds), rest)
     return _Speeds(
@@ -576,4 +587,6 @@ def _but(forecast: Forecast) -> str:
         behind = str(forecast.behind)
     else:
         behind = ""
-    return unless + "".join(f"; {each}" for each in (guess, forecast.stand_in, behind) if each)
+    return unless + "".join(
+        f"; {condition}" for condition in (guess, forecast.stand_in, behind) if condition
+    )

@@ -130,7 +130,9 @@ class Record:
         if source == self.source:
             return self
         crossing = {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name in CROSSING
+            record_field.name: getattr(self, record_field.name)
+            for record_field in fields(self)
+            if record_field.name in CROSSING
         }
         return Record((), self.source, **crossing)
 
@@ -143,7 +145,9 @@ class Record:
         """Return a record from the values of `to_dict`."""
         return cls(
             latest=tuple(values["latest"]) if values.get("latest") else None,
-            observations=tuple(Observation(**each) for each in values["observations"]),
+            observations=tuple(
+                Observation(**observation) for observation in values["observations"]
+            ),
             source=values["source"],
             joins=tuple(values.get("joins", ())),
             evaluations=tuple((step, metrics) for step, metrics in values.get("evaluations", ())),
@@ -193,9 +197,9 @@ def record(
         source=state.spec.source if state.spec else "emulated",
         joins=tuple(_joins(history, run)),
         evaluations=tuple(
-            (each.step, dict(each.metrics))
-            for each in history
-            if isinstance(each, TrainEvaluated) and each.run == run
+            (event.step, dict(event.metrics))
+            for event in history
+            if isinstance(event, TrainEvaluated) and event.run == run
         ),
         batch_size=round(statistics.median(sizes)) if sizes else 0,
         parameters=int(model.get("parameters", 0)),
@@ -226,7 +230,9 @@ def _kinds(history: Sequence[Event]) -> Callable[[str, float], str]:
 
     def kind(vm: str, at: float) -> str:
         changes = turns.get(vm, [(0.0, "cpu")])
-        return next((each for since, each in reversed(changes) if since <= at), changes[0][1])
+        return next(
+            (worker_kind for since, worker_kind in reversed(changes) if since <= at), changes[0][1]
+        )
 
     return kind
 
@@ -245,7 +251,9 @@ def _whole(history: Sequence[Event]) -> Callable[[str, float], bool]:
             turns[event.vm].append((event.at, True))
 
     def whole(vm: str, at: float) -> bool:
-        return next((each for since, each in reversed(turns.get(vm, ())) if since <= at), True)
+        return next(
+            (has_all for since, has_all in reversed(turns.get(vm, ())) if since <= at), True
+        )
 
     return whole
 
@@ -287,7 +295,9 @@ def _workers(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: s
     seconds = 0.0
     active = 0
     since = 0.0
-    changes = [each for each in history if isinstance(each, _JOINED_OR_LEFT) and each.run == run]
+    changes = [
+        event for event in history if isinstance(event, _JOINED_OR_LEFT) and event.run == run
+    ]
     for at, now in [*((min(change.at, last), change.active) for change in changes), (last, 0)]:
         if active:
             total = total + active * (at - since)
@@ -317,10 +327,16 @@ def _observations(
     counts: Callable[[str, float], bool],
 ) -> Iterable[Observation]:
     kind_at = _kinds(history)
-    asked = [each for each in history if isinstance(each, events.VmRequested) and each.role == "ps"]
-    servers = sum(not each.replaces for each in asked)
+    asked = [
+        request
+        for request in history
+        if isinstance(request, events.VmRequested) and request.role == "ps"
+    ]
+    servers = sum(not request.replaces for request in asked)
     regions = {
-        each.vm: region(each.zone) for each in history if isinstance(each, events.VmRequested)
+        request.vm: region(request.zone)
+        for request in history
+        if isinstance(request, events.VmRequested)
     }
     active: dict[str, int] = {}
     began = 0.0
@@ -337,12 +353,12 @@ def _observations(
             at = last
         else:
             at = min(event.at, last)
-        took_part = (*active, *(each.vm for each in asked))
+        took_part = (*active, *(request.vm for request in asked))
         counted = all(counts(vm, began) for vm in took_part)
         if active and counted and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
             workers = Counter(kind_at(name, began) for name in active)
             # All servers are in one zone, which may change.
-            servers_at = [region(each.zone) for each in asked if each.at <= began]
+            servers_at = [region(request.zone) for request in asked if request.at <= began]
             if servers_at:
                 distant = any(regions.get(name) != servers_at[-1] for name in active)
             else:
@@ -398,7 +414,7 @@ def _speed(progress: Sequence[tuple[float, int]], since: float, until: float) ->
 
 
 def _closing(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> float | None:
-    ends = [each.at for each in history if isinstance(each, TrainFinished) and each.run == run]
+    ends = [event.at for event in history if isinstance(event, TrainFinished) and event.run == run]
     last = max((row["time"] / 1e9 for row in rows), default=0.0)
     if ends and last:
         return max(ends[0] - last, 0.0)
@@ -407,10 +423,16 @@ def _closing(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: s
 
 def _joins(history: Sequence[Event], run: str) -> Iterable[float]:
     replacing = {
-        each.vm for each in history if isinstance(each, events.VmRequested) and each.replaces
+        request.vm
+        for request in history
+        if isinstance(request, events.VmRequested) and request.replaces
     }
     # The first time that each VM was ready.
-    ready = {each.vm: each.at for each in reversed(history) if isinstance(each, events.VmReady)}
+    ready = {
+        ready_event.vm: ready_event.at
+        for ready_event in reversed(history)
+        if isinstance(ready_event, events.VmReady)
+    }
     seen = set()
     for event in history:
         if isinstance(event, WorkerJoined) and event.run == run and event.worker not in seen:
@@ -458,8 +480,8 @@ def starts_of(states: Iterable[ClusterState]) -> Starts:
     """Return start-up times of the VMs of these clusters, else published ones."""
     seen: dict[tuple[str, bool], list[_Seen]] = {}
     for state in states:
-        for each in _usable(state):
-            seen.setdefault((each.gpu, each.transient), []).append(each)
+        for vm_start in _usable(state):
+            seen.setdefault((vm_start.gpu, vm_start.transient), []).append(vm_start)
     own_starts = {kind: start for kind, some in seen.items() if (start := _start(some))}
 
     def starts(gpu: str, transient: bool, place: str) -> Start:
@@ -505,14 +527,16 @@ def _began(vm: VmState) -> float:
 
 
 def _start(seen: list[_Seen]) -> Start | None:
-    newest = max(seen, key=lambda each: each.at)
+    newest = max(seen, key=lambda vm_start: vm_start.at)
     alike = sorted(
-        (each for each in seen if each.boots_from == newest.boots_from), key=lambda each: each.at
+        (vm_start for vm_start in seen if vm_start.boots_from == newest.boots_from),
+        key=lambda vm_start: vm_start.at,
     )[-_NEWEST:]
     if len(alike) < ENOUGH:
         return None
     running, usable = (
-        statistics.fmean(getattr(each, part) for each in alike) for part in ("running", "usable")
+        statistics.fmean(getattr(vm_start, part) for vm_start in alike)
+        for part in ("running", "usable")
     )
-    deviation = statistics.stdev(each.running + each.usable for each in alike)
+    deviation = statistics.stdev(vm_start.running + vm_start.usable for vm_start in alike)
     return Start(Startup(running, usable, deviation), len(alike))

@@ -306,7 +306,7 @@ class _Fleet:
         # The step time of a GPU has the same error for all of its workers, in any zone.
         luck = {
             name: random.normal(size=runs)
-            for name in dict.fromkeys(each.accelerator for each in course.groups)
+            for name in dict.fromkeys(group.accelerator for group in course.groups)
         }
         if any(group.added_error for group in course.groups):
             way = random.normal(size=runs)
@@ -324,8 +324,8 @@ class _Fleet:
         return cls(
             np.repeat(np.stack(speeds, axis=1), counts, axis=1),
             places([startup.running for startup in startups]),
-            places([each.usable for each in startups]),
-            places([each.deviation for each in startups]),
+            places([startup.usable for startup in startups]),
+            places([startup.deviation for startup in startups]),
             places([group.join_seconds for group in course.groups]),
             _hourly(course, random, runs),
             places([group.transfer_dollars for group in course.groups]),
@@ -436,7 +436,7 @@ def _simulate(
                 break
             chain.append(following)
         running, ready, end = (
-            np.stack([getattr(each, name)[open_runs] for each in chain], axis=2)
+            np.stack([getattr(generation, name)[open_runs] for generation in chain], axis=2)
             for name in ("running", "ready", "end")
         )
         found = _finish(
@@ -484,7 +484,8 @@ def _finish(
     done = np.cumsum(pace * spans, axis=1)
     last = np.argmax(done >= steps[:, np.newaxis], axis=1)[:, np.newaxis]
     at, before, then = (
-        np.take_along_axis(each, last, axis=1)[:, 0] for each in (times, done - pace * spans, pace)
+        np.take_along_axis(values, last, axis=1)[:, 0]
+        for values in (times, done - pace * spans, pace)
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         finish = at + (steps - before) / then
@@ -512,7 +513,11 @@ def _pace_together(
     change = np.where(order % (2 * generations) < generations, 1, -1)
     kind = np.repeat(np.arange(len(sizes)), sizes)[place]
     counts = np.stack(
-        [np.cumsum(np.where(kind == each, change, 0), axis=1) for each in range(len(sizes))], axis=2
+        [
+            np.cumsum(np.where(kind == group_index, change, 0), axis=1)
+            for group_index in range(len(sizes))
+        ],
+        axis=2,
     )
     speeds = speed[:, np.newaxis, np.cumsum([0, *sizes[:-1]])]
     return synchronous_speed(speeds, counts, course.backup_workers, limit[:, np.newaxis])

@@ -92,7 +92,7 @@ class Assignment:
 
 
 def _assignment(command: Assignment) -> Assignment:
-    return Assignment(**{each.name: getattr(command, each.name) for each in fields(Assignment)})
+    return Assignment(**{field.name: getattr(command, field.name) for field in fields(Assignment)})
 
 
 @message("ping")

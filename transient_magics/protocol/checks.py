@@ -207,8 +207,8 @@ def anything(value: object, depth: int = DEEPEST) -> object:
         inner = an_object(cast("object", value)).values()
     else:
         raise ValueError(f"must be a JSON value, not {type(value).__name__}")
-    for each in inner:
-        anything(each, depth - 1)
+    for entry in inner:
+        anything(entry, depth - 1)
     return cast("object", value)
 
 
@@ -242,7 +242,7 @@ def of(annotation: object) -> Check:
     if origin is tuple:
         if inner[-1] is Ellipsis:
             return _sequence(of(inner[0]))
-        return _row([of(each) for each in inner])
+        return _row([of(argument) for argument in inner])
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _mapping(of(inner[0]), of(inner[1]))
     if isinstance(annotation, type) and is_dataclass(annotation):
@@ -296,9 +296,9 @@ def _all(first: Check, *others: Check) -> Check:
 
 def _either(checks: list[Check]) -> Check:
     def check(value: object) -> object:
-        for each in checks[:-1]:
+        for alternative in checks[:-1]:
             with suppress(ValueError):
-                return each(value)
+                return alternative(value)
         return checks[-1](value)
 
     return check
@@ -318,13 +318,13 @@ def _few(value: Sized) -> None:
         raise ValueError(f"must have at most {MOST_ENTRIES} entries, not {len(value)}")
 
 
-def _sequence(each: Check) -> Check:
+def _sequence(part_check: Check) -> Check:
     def check(value: object) -> object:
         if not isinstance(value, (list, tuple)):
             raise ValueError(f"must be a list, not {value!r:.80}")
         entries = cast("Sequence[object]", value)
         _few(entries)
-        return tuple(map(each, entries))
+        return tuple(map(part_check, entries))
 
     return check
 
@@ -336,17 +336,18 @@ def _row(checks: list[Check]) -> Check:
         ):
             raise ValueError(f"must be a list of {len(checks)} entries, not {value!r:.80}")
         return tuple(
-            each(part) for each, part in zip(checks, cast("Sequence[object]", value), strict=True)
+            part_check(part)
+            for part_check, part in zip(checks, cast("Sequence[object]", value), strict=True)
         )
 
     return check
 
 
-def _mapping(key: Check, each: Check) -> Check:
+def _mapping(key: Check, part_check: Check) -> Check:
     def check(value: object) -> object:
         entries = an_object(value)
         _few(entries)
-        return {key(name): each(part) for name, part in entries.items()}
+        return {key(name): part_check(part) for name, part in entries.items()}
 
     return check
 

@@ -46,9 +46,9 @@ class Event(Line):
     def values(self) -> Mapping[str, object]:
         """The kind's own fields."""
         return {
-            each.name: getattr(self, each.name)
-            for each in fields(self)
-            if each.name not in ("seq", "time")
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in ("seq", "time")
         }
 
     def work_of(self, kind: str) -> str:
@@ -146,7 +146,7 @@ def _plain(value: object) -> object:
             return tuple(map(_plain, cast("tuple[object, ...]", value)))
         case Mapping():
             return {
-                _plain(key): each for key, each in cast("Mapping[object, object]", value).items()
+                _plain(key): entry for key, entry in cast("Mapping[object, object]", value).items()
             }
         case _:
             return value

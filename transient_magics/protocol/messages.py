@@ -33,7 +33,9 @@ class Line:
         return hash(tuple(vars(self).values()))
 
     def __repr__(self) -> str:
-        shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+        shown = (
+            f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.repr
+        )
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
@@ -76,7 +78,7 @@ class UnknownWord(ValueError):
 
 def kinds(*classes: type[_Message]) -> dict[str, type[_Message]]:
     """Return the classes of an interface's union (`typing.get_args`) by their `do`."""
-    return {each.do: each for each in classes}
+    return {message_class.do: message_class for message_class in classes}
 
 
 def read(line: bytes, classes: Mapping[str, type[_Message]]) -> _Message:

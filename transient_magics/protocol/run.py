@@ -305,7 +305,9 @@ class RunSpec:
         invalid field.
         """
         may_be_none = {
-            each.name for each in fields(cls) if type(None) in typing.get_args(_hints()[each.name])
+            field.name
+            for field in fields(cls)
+            if type(None) in typing.get_args(_hints()[field.name])
         }
         given = {
             name: value

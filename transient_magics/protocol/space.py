@@ -137,11 +137,13 @@ def parse_space(text: str) -> tuple[Dimension, ...]:
 
 def count_points(space: Sequence[Dimension]) -> int:
     """Return the number of different points; 0: infinitely many."""
-    if any(each.kind in ("float", "log") for each in space):
+    if any(dimension.kind in ("float", "log") for dimension in space):
         return 0
     return math.prod(
-        len(each.choices) if each.kind == "choice" else int(each.high - each.low) + 1
-        for each in space
+        len(dimension.choices)
+        if dimension.kind == "choice"
+        else int(dimension.high - dimension.low) + 1
+        for dimension in space
     )
 
 

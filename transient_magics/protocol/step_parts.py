@@ -180,7 +180,9 @@ class Trace:
 
 def packed(trace: Trace) -> bytes:
     """Return the trace in the form that is sent; `unpacked` reads it."""
-    longest = sorted(trace.operations, key=lambda each: each.lasted, reverse=True)[:MOST_OPERATIONS]
+    longest = sorted(trace.operations, key=lambda operation: operation.lasted, reverse=True)[
+        :MOST_OPERATIONS
+    ]
     values = {
         "worker": trace.worker,
         "step": trace.step,
@@ -189,7 +191,8 @@ def packed(trace: Trace) -> bytes:
         "devices": trace.devices[:MOST_DEVICES],
         "left_out": trace.left_out + len(trace.operations) - len(longest),
         "operations": [
-            _packed_operation(each) for each in sorted(longest, key=lambda each: each.begin)
+            _packed_operation(operation)
+            for operation in sorted(longest, key=lambda operation: operation.begin)
         ],
     }
     return gzip.compress(json.dumps(values, separators=(",", ":")).encode(), compresslevel=5)

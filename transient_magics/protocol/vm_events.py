@@ -460,8 +460,8 @@ class PreemptionNoticed(AgentLine):
 
 
 _OF_CHIEF: dict[str, type[Event]] = {
-    each.kind: each
-    for each in (
+    event_class.kind: event_class
+    for event_class in (
         WorkerJoined,
         WorkerLeft,
         WorkerBatchResized,
@@ -489,8 +489,8 @@ _OF_CHIEF: dict[str, type[Event]] = {
     )
 }
 _OF_AGENT: dict[str, type[AgentLine]] = {
-    each.kind: each
-    for each in (
+    line_class.kind: line_class
+    for line_class in (
         AgentStarted,
         ProcessStarted,
         ProcessExited,

@@ -70,8 +70,8 @@ async def connect(
     )
     try:
         async with asyncio.timeout(timeout):
-            async for each in attempts:
-                with each:
+            async for context in attempts:
+                with context:
                     return await attempt()
     except (OSError, asyncssh.Error) as error:
         raise attempt.explain(error, timeout) from error

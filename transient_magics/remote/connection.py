@@ -121,7 +121,7 @@ class Connection:
         """Close the connection; detached processes continue."""
         beside = self._beside
         self._beside = []
-        await asyncio.gather(*(each.close() for each in beside))
+        await asyncio.gather(*(connection.close() for connection in beside))
         self._ssh.close()
         try:
             async with asyncio.timeout(2):
@@ -276,22 +276,24 @@ class Connection:
     async def _for_following(self) -> Connection:
         """Return the connection that follows the next file."""
         async with self._opening:
-            self._beside = [each for each in self._beside if not each.closed.is_set()]
-            for each in (self, *self._beside):
-                if each._followed < _FOLLOWED:
+            self._beside = [
+                connection for connection in self._beside if not connection.closed.is_set()
+            ]
+            for connection in (self, *self._beside):
+                if connection._followed < _FOLLOWED:
                     break
             else:
                 try:
                     with explained(self.name, "opening another connection"):
-                        each = await self._another()
+                        connection = await self._another()
                 except OSError as error:
                     raise lost(self.name, str(error)) from error
                 if self.closed.is_set():
-                    await each.close()
+                    await connection.close()
                     raise lost(self.name, self.reason)
-                self._beside.append(each)
-            each._followed += 1
-            return each
+                self._beside.append(connection)
+            connection._followed += 1
+            return connection
 
     async def open_socket(self, path: str) -> tuple[Reader, Writer]:
         """Connect to a Unix socket on the VM."""

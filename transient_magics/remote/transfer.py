@@ -69,9 +69,9 @@ class Transfer:
 
         def found() -> dict[str, bytes | Path]:
             files = (
-                each
-                for each in sorted(local.rglob("*"))
-                if each.is_file() and "__pycache__" not in each.parts
+                entry
+                for entry in sorted(local.rglob("*"))
+                if entry.is_file() and "__pycache__" not in entry.parts
             )
             return {
                 posixpath.join(path, file.relative_to(local).as_posix()): file for file in files
@@ -259,7 +259,7 @@ async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
     Unlike in a task group, a cancellation is never lost.
     """
-    tasks = {asyncio.create_task(each) for each in work}
+    tasks = {asyncio.create_task(coroutine) for coroutine in work}
     if not tasks:
         return
     try:

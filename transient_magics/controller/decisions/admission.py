@@ -105,10 +105,10 @@ def shortage(room: Server, begun: Sequence[Need], more: Sequence[Need]) -> str:
     A link that the begun runs use up has no room even for a run that may need little.
     """
     together = [*begun, *more]
-    if sum(each.memory for each in together) > room.memory:
+    if sum(run_need.memory for run_need in together) > room.memory:
         return MEMORY
-    used = sum(each.link for each in begun)
-    if sum(each.link for each in together) > room.link or used > _USED_UP * room.link:
+    used = sum(run_need.link for run_need in begun)
+    if sum(run_need.link for run_need in together) > room.link or used > _USED_UP * room.link:
         return LINK
     return ""
 
@@ -117,13 +117,13 @@ def why(short: str, room: Server, begun: Mapping[str, Need], own: Need) -> str:
     """Return a clause that names the short resource, its size, its users, and the need."""
     names = _and(begun)
     if short == MEMORY:
-        used = sum(each.memory for each in begun.values())
+        used = sum(run_need.memory for run_need in begun.values())
         return (
             f"a parameter server has {_gb(room.memory)} of memory for runs, {names} {_takes(begun)} {_gb(used)} of it, "
             f"this one needs about {_gb(own.memory)}"
         )
     # The run may have been faster a minute ago.
-    used = min(sum(each.link for each in begun.values()), room.link)
+    used = min(sum(run_need.link for run_need in begun.values()), room.link)
     if own.link:
         needs = f"this one needs about {_mbit(own.link)}"
     else:
@@ -142,11 +142,11 @@ def _exchanges(run: RunState, state: ClusterState, workers: int) -> float:
     if run.spec.pace_seconds:
         return workers / run.spec.pace_seconds
     alike = [
-        each
-        for each in state.of(RunState).values()
-        if each.name != run.name and _what(each) == _what(run)
+        other
+        for other in state.of(RunState).values()
+        if other.name != run.name and _what(other) == _what(run)
     ]
-    return next((found for each in reversed(alike) if (found := _measured(each, workers))), 0.0)
+    return next((found for other in reversed(alike) if (found := _measured(other, workers))), 0.0)
 
 
 def _measured(run: RunState, workers: int) -> float:

@@ -151,7 +151,7 @@ def to_check(state: ClusterState) -> RunState | None:
     under_way = [run.spec for run in unchecked if run.spec.study and state.has_begun(run)]
     waits = [run for run in unchecked if not state.has_begun(run)]
     return next(
-        (run for run in waits if not any(_as_trial(run.spec, each) for each in under_way)), None
+        (run for run in waits if not any(_as_trial(run.spec, spec) for spec in under_way)), None
     )
 
 
@@ -214,11 +214,11 @@ def _begun(
     jobs = {job.name for job in active if not isinstance(job, RunState) and state.has_begun(job)}
     held_back: dict[str, tuple[str, str]] = {}
     head: Claim | None = None
-    for run in [each for each in active if not state.has_begun(each)]:
+    for run in [claim for claim in active if not state.has_begun(claim)]:
         if not pool.least(run):
             continue
-        going = [each for each in active if each.name in ports or each.name in jobs]
-        training = [each for each in going if not _is_made(each)]
+        going = [claim for claim in active if claim.name in ports or claim.name in jobs]
+        training = [claim for claim in going if not _is_made(claim)]
         beside = len(going) - len(training)
         fits = _fits(run, training, pool, state)
         if not isinstance(run, RunState):
@@ -236,7 +236,7 @@ def _begun(
         if not isinstance(run, RunState):
             jobs.add(run.name)
             continue
-        trains = [each for each in going if isinstance(each, RunState)]
+        trains = [claim for claim in going if isinstance(claim, RunState)]
         if short := _short(run, head, trains, state, pool, server):
             if head is None and fits:
                 held_back[run.name] = short
@@ -249,7 +249,7 @@ def _begun(
 def _fits(run: Claim, beside: Sequence[Claim], pool: Pool, state: ClusterState) -> bool:
     """Return whether a claim has its least workers beside these claims, or is a guest of one."""
     found = guests([*beside, run], state)
-    others = [each for each in beside if each.name not in found]
+    others = [claim for claim in beside if claim.name not in found]
     return run.name in found or pool.has_room(
         others, pool.least(run), machines_of(run), state.leases
     )
@@ -278,7 +278,7 @@ def _short(
         return None
     if _unchecked(run):
         return CHECK, f"is checked first, to see whether it fits beside {_names(going)}"
-    begun = {each.name: _need(each, state, pool) for each in going}
+    begun = {other.name: _need(other, state, pool) for other in going}
     own = _need(run, state, pool)
     more = [own, *([_need(head, state, pool)] if isinstance(head, RunState) else [])]
     if kind := shortage(server, [*begun.values()], more):
@@ -331,7 +331,7 @@ def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[st
         else:
             shares[run.name] = 0
         left -= shares[run.name]
-    for run in [each for each in going if isinstance(each, RunState)]:
+    for run in [claim for claim in going if isinstance(claim, RunState)]:
         more = min(pool.most(run) - shares[run.name], left)
         if more > 0 and shares[run.name]:
             shares[run.name] += more
@@ -350,9 +350,9 @@ def _handed_out(
     readiness = _readiness(state)
     order = sorted(pool.gpus, key=lambda slot: (readiness.get(slot, len(_READINESS)), slot))
     named = {
-        each.name: Counter(pool.in_reach(machines))
-        for each in going
-        if (machines := machines_of(each))
+        claim.name: Counter(pool.in_reach(machines))
+        for claim in going
+        if (machines := machines_of(claim))
     }
     had: dict[str, list[int]] = {}
     needed: Counter[str] = Counter()
@@ -406,7 +406,7 @@ def _waiting(begun: Sequence[Claim], workers: Mapping[int, str], pool: Pool) -> 
     Only runs that take any workers count.
     """
     has = {*workers.values()}
-    runs = [each for each in begun if isinstance(each, RunState) and each.name not in has]
+    runs = [claim for claim in begun if isinstance(claim, RunState) and claim.name not in has]
     fit = [run.spec.per_vm < 2 and not (run.spec.machines or run.spec.stalls) for run in runs]
     return {run.name: pool.least(run) for run, fits in zip(runs, fit, strict=True) if fits}
 
@@ -419,16 +419,16 @@ def _coming(
     The latter are sorted by the time until those steps are made.
     """
     left = {
-        each.name: _seconds_left(each, now)
-        for each in begun
-        if isinstance(each, RunState) and each.spec.per_vm < 2
+        claim.name: _seconds_left(claim, now)
+        for claim in begun
+        if isinstance(claim, RunState) and claim.spec.per_vm < 2
     }
     seconds = {
         slot: left.get(workers[slot], math.inf) if slot in workers else 0.0
         for slot in sorted(there)
     }
     return sorted(
-        (slot for slot, each in seconds.items() if each <= AHEAD_SECONDS),
+        (slot for slot, remaining in seconds.items() if remaining <= AHEAD_SECONDS),
         key=lambda slot: seconds[slot],
     )
 

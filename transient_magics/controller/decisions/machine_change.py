@@ -53,7 +53,9 @@ def asked(
     vm = state.vms.get(name)
     spec = state.spec
     assert spec
-    workers = [each.name for each in state.serving if each.role == WORKER and each.state == "ready"]
+    workers = [
+        worker.name for worker in state.serving if worker.role == WORKER and worker.state == "ready"
+    ]
     if workers:
         there = f"Name a worker: {', '.join(workers)}."
     else:

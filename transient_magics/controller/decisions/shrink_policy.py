@@ -43,7 +43,7 @@ def leaving(
     """
     going = _staying(state, policy, measured)
     # A place in one zone fits fewer workers, so it chooses before those that may be anywhere.
-    for place in sorted(worker_places(state, spec), key=lambda each: not each.fixed):
+    for place in sorted(worker_places(state, spec), key=lambda place: not place.fixed):
         if (best := next((vm for vm in going if place.fits(vm)), None)) is not None:
             going.remove(best)
     return tuple(vm.name for vm in reversed(going))

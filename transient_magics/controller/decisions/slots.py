@@ -93,14 +93,19 @@ class Pool:
         take any workers, it is unknown which ones they will have kept by then, so no run passes the
         head.
         """
-        named = [machines_of(each) for each in (*begun, another, head)]
+        named = [machines_of(claim) for claim in (*begun, another, head)]
         if len(self.counts) < 2 or not any(named):
             return _within(map(self.keeps, begun), self.least(another), self.least(head), self.size)
         if not all(named):
             return True
         *going, other, first = named
         return any(
-            _within((each.get(gpu, 0) for each in going), other[gpu], first[gpu], self.counts[gpu])
+            _within(
+                (machines.get(gpu, 0) for machines in going),
+                other[gpu],
+                first[gpu],
+                self.counts[gpu],
+            )
             for gpu in set(other) & set(first)
         )
 
@@ -126,8 +131,8 @@ def _within(begun: Iterable[int], another: int, head: int, places: int) -> bool:
     """Return whether a sum of leasts leaves room for the head, but not for `another` beside it."""
     sums = {0}
     for least in begun:
-        sums |= {each + least for each in sums}
-    return any(places - head - another < each <= places - head for each in sums)
+        sums |= {total + least for total in sums}
+    return any(places - head - another < total <= places - head for total in sums)
 
 
 # ---------------------------------------------------------------- shared VMs
@@ -149,7 +154,7 @@ def guests(claims: Sequence[Claim], state: ClusterState) -> Mapping[str, str]:
     slots = {name: slot_of(place) for place, name in state.leases.items()}
     groups: list[list[RunState]] = []
     for run in sorted(sharing, key=lambda run: run.name not in slots):
-        group = next((each for each in groups if _joins(run, each, slots)), None)
+        group = next((candidate for candidate in groups if _joins(run, candidate, slots)), None)
         if group:
             group.append(run)
         else:
@@ -226,7 +231,7 @@ def ready(
         if name in waiting and workers.get(slot) == state.leases.get(slot)
     }
     for name, needed in waiting.items():
-        missing = needed - sum(each == name for each in found.values())
+        missing = needed - sum(run_name == name for run_name in found.values())
         free = [slot for slot in coming if slot not in found]
         found |= dict.fromkeys(free[: max(missing, 0)], name)
     return dict(sorted(found.items()))
@@ -237,19 +242,19 @@ def ready_first(going: Sequence[Claim], state: ClusterState, ahead: Ahead) -> li
 
     A trial counts as prepared if it is ready in a free slot.
     """
-    names = {each.name for each in going}
+    names = {claim.name for claim in going}
     occupied = {slot for slot, name in state.leases.items() if name in names}
     first = {name for slot, name in ahead.items() if slot not in occupied} | {
         *state.leases.values()
     }
     order = list(going)
     for study in {
-        each.spec.study for each in order if isinstance(each, RunState) and each.spec.study
+        claim.spec.study for claim in order if isinstance(claim, RunState) and claim.spec.study
     }:
         places = [
             at
-            for at, each in enumerate(order)
-            if isinstance(each, RunState) and each.spec.study == study
+            for at, claim in enumerate(order)
+            if isinstance(claim, RunState) and claim.spec.study == study
         ]
         trials = sorted((order[at] for at in places), key=lambda trial: trial.name not in first)
         for at, trial in zip(places, trials, strict=True):

@@ -42,8 +42,8 @@ async def fetch(
     """
     bucket, path = manifest.split(store)
     there = {
-        each.name: each
-        for each in await storage.list(bucket, f"{path}checkpoints/", most=_MOST_OBJECTS)
+        stored.name: stored
+        for stored in await storage.list(bucket, f"{path}checkpoints/", most=_MOST_OBJECTS)
     }
     target = folder / layout.CHECKPOINTS
     target.mkdir(parents=True, exist_ok=True)
@@ -72,10 +72,10 @@ async def fetch(
         Checkpoints(target).keep_best(listing.best)
     if results:
         for name in sorted(load("run", "artifacts").NAMES):
-            for each in await storage.list(bucket, path + name, most=1):
-                if each.name == path + name and each.size <= _MOST_BYTES:
+            for stored in await storage.list(bucket, path + name, most=1):
+                if stored.name == path + name and stored.size <= _MOST_BYTES:
                     await storage.download(
-                        bucket, each.name, folder / name, generation=each.generation
+                        bucket, stored.name, folder / name, generation=stored.generation
                     )
     return {"steps": steps, "refused": refused}
 
@@ -95,9 +95,9 @@ async def _manifest(
                 return manifest.Manifest.read(copy.read_bytes())
             except TrainingError as error:
                 damage = TrainingError(error.what, where=f"gs://{bucket}/{name}")
-    oldest_first = sorted(there.values(), key=lambda each: each.generation)
+    oldest_first = sorted(there.values(), key=lambda stored: stored.generation)
     whole = manifest.Manifest.from_objects(
-        (each.name.removeprefix(path), each.size, each.crc32c) for each in oldest_first
+        (stored.name.removeprefix(path), stored.size, stored.crc32c) for stored in oldest_first
     )
     if damage and not whole.newest:
         raise damage

@@ -114,10 +114,10 @@ async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
     probes = (_probe(access.engine, spec, zone, marks) for zone in spec.zones)
     found = await asyncio.gather(*probes, return_exceptions=True)
     # All of them have deleted their VMs by now.
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-    return [each for each in found if isinstance(each, Sighting)]
+    for result in found:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in found if isinstance(result, Sighting)]
 
 
 async def _probe(
@@ -179,7 +179,7 @@ def _write_traces(spec: MeasureSpec, folder: Path) -> None:
         sampled(
             zone,
             spec.gpu,
-            [(each.at, int(each.given)) for each in seen if each.zone == zone],
+            [(sighting.at, int(sighting.given)) for sighting in seen if sighting.zone == zone],
             spec.every_seconds,
         )
         for zone in spec.zones

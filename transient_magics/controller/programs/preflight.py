@@ -82,7 +82,7 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
                 why := await name_conflict(spec, access.engine)
             ):
                 findings.append(Finding(f"name {spec.name}", False, why))
-            if all(each.good for each in findings):
+            if all(finding.good for finding in findings):
                 findings += await lookup.advice_findings(access, spec)
             return findings, spec
     except CloudError as error:

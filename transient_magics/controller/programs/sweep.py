@@ -91,7 +91,8 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
         }
         reasons = [(vm, _why(vm, mine[MACHINE_LABEL], here, governed)) for vm in found]
         orphans = sorted(
-            ((vm, why) for vm, why in reasons if why), key=lambda each: (each[0].zone, each[0].name)
+            ((vm, why) for vm, why in reasons if why),
+            key=lambda orphan: (orphan[0].zone, orphan[0].name),
         )
         stray = [
             (rule, why) for rule in ruled if (why := _why_rule(rule, mine[MACHINE_LABEL], here))

@@ -46,7 +46,7 @@ class BucketBackup:
                     # A newer archive has just replaced this one.
                     continue
                 self._there[name] = status
-        for name in [each for each in self._there if each not in found]:
+        for name in [copied for copied in self._there if copied not in found]:
             await self._storage.delete(self._bucket, f"{self._path}{name}")
             del self._there[name]
 

@@ -147,4 +147,4 @@ class Boots:
 
 
 def _plain(text: str, most: int) -> str:
-    return "".join(each for each in text if each.isprintable())[:most]
+    return "".join(character for character in text if character.isprintable())[:most]

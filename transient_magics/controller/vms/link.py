@@ -548,7 +548,7 @@ async def _until_one_fails(*work: Coroutine[Any, Any, None]) -> None:
     A task group would not do: it loses a cancellation that arrives while one of its tasks fails.
     The link of a deleted VM is cancelled while its connection breaks.
     """
-    tasks = [asyncio.ensure_future(each) for each in work]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:

@@ -88,7 +88,7 @@ async def choose_image(spec: ClusterSpec, engine: ComputeEngine) -> events.Clust
     except AccessError as error:
         return events.ClusterImageChosen(image="", why=f"{install} ({error.what})")
     ours = _built_here()
-    image = next((each for each in found if each.id in ours), None)
+    image = next((candidate for candidate in found if candidate.id in ours), None)
     if image is None:
         if spec.purpose == TRAINING:
             option = ""

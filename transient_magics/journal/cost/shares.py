@@ -155,8 +155,8 @@ def _share(
     for moment, price, learnt, slot, name, change in sorted(moments):
         if moment > last and any(hourly.values()):
             parts = workers.parts
-            for recorded_at, each in hourly.items():
-                dollars = each * (moment - last) / 3600
+            for recorded_at, hourly_price in hourly.items():
+                dollars = hourly_price * (moment - last) / 3600
                 for holder, part in parts.items():
                     if line := _line(state, holder, recorded_at):
                         found.work[holder][_SHARED] += dollars * part
@@ -187,15 +187,15 @@ class Workers:
     def change(self, slot: int, name: str, places: int) -> None:
         """Give work more `places` in a slot; negative: fewer."""
         there = self._on[slot]
-        for each in there:
-            self._workers[each] -= 1 / len(there)
-            self._slots[each] -= 1
+        for holder in there:
+            self._workers[holder] -= 1 / len(there)
+            self._slots[holder] -= 1
         there[name] += places
         if not there[name]:
             del there[name]
-        for each in there:
-            self._workers[each] += 1 / len(there)
-            self._slots[each] += 1
+        for holder in there:
+            self._workers[holder] += 1 / len(there)
+            self._slots[holder] += 1
         if not self._slots[name]:
             del self._slots[name], self._workers[name]
 

@@ -253,10 +253,10 @@ def _kinds(course: Course, luck: float) -> tuple[Kind, ...]:
 
 def _point(worlds: Sequence[Simulation], deadline: float, transfer: float) -> Point:
     dollars = np.array([world.cost + transfer for world in worlds])
-    done = np.array([each.now / 3600 for each in worlds])
+    done = np.array([world.now / 3600 for world in worlds])
     # Of n courses and one more, 5 % are below this quantile on average, for any n.
     (low, high), (soon, long_) = (
-        np.quantile(each, [0.05, 0.95], method="weibull") for each in (dollars, done)
+        np.quantile(sample, [0.05, 0.95], method="weibull") for sample in (dollars, done)
     )
     return Point(
         deadline / 3600,

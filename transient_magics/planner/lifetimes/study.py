@@ -114,7 +114,11 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
     km = KaplanMeier(seen, CAPPED_BY if question.capped else np.inf)
     fits = [fit(name, seen, capped=question.capped) for name in dict.fromkeys(chosen or sensible)]
     return Study(
-        question, data, km, tuple(sorted(fits, key=lambda each: each.aic)), _change(data, question)
+        question,
+        data,
+        km,
+        tuple(sorted(fits, key=lambda formula_fit: formula_fit.aic)),
+        _change(data, question),
     )
 
 
@@ -255,7 +259,7 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
             loss, np.array(start, float), method="Nelder-Mead", options=options
         )
 
-    best = min((search(start) for start in family.starts(mean)), key=lambda each: each.fun)
+    best = min((search(start) for start in family.starts(mean)), key=lambda result: result.fun)
     # Restart with a new simplex, because one may have collapsed at an edge.
     for _ in range(_AGAIN):
         best = search(best.x)

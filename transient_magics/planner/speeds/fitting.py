@@ -270,7 +270,7 @@ class _Fitting:
         """Return log speeds of the merged cells: shape (..., cells)."""
         seconds, service, scaling, sharpness = self._parts(values)
         service, scaling, sharpness = (
-            each[..., np.newaxis] for each in (service, scaling, sharpness)
+            part[..., np.newaxis] for part in (service, scaling, sharpness)
         )
         one = 1 / (seconds[..., np.newaxis, :] + (service / self._servers)[..., np.newaxis])
         offered = (one * self._counts).sum(axis=-1)
@@ -417,7 +417,7 @@ def _single(cells: Sequence[Cell], gpu: str) -> float:
         (cell for cell in cells if gpu in cell.workers), key=lambda cell: sum(cell.workers.values())
     )
     return (
-        sum(count * _peak_ratio(each, gpu)[0] for each, count in least.workers.items())
+        sum(count * _peak_ratio(worker_gpu, gpu)[0] for worker_gpu, count in least.workers.items())
         / least.steps_per_second
     )
 

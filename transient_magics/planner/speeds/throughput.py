@@ -281,17 +281,21 @@ def waiting(waits: Iterable[Mapping[str, Waits]]) -> tuple[dict[str, float], flo
     kind waits.
     """
     sums: dict[str, Waits] = {}
-    for each in waits:
-        for kind, more in each.items():
+    for run_waits in waits:
+        for kind, more in run_waits.items():
             total = sums.get(kind, Waits(0.0, 0.0, 0))
             sums[kind] = Waits(
                 total.waited + more.waited, total.seconds + more.seconds, total.steps + more.steps
             )
-    found = {kind: each for kind, each in sums.items() if each.steps and each.share >= LEAST_SHARE}
-    steps = sum(each.steps for each in found.values())
-    spent = sum(each.seconds * vcpus_of(kind) for kind, each in found.items())
+    found = {
+        kind: combined
+        for kind, combined in sums.items()
+        if combined.steps and combined.share >= LEAST_SHARE
+    }
+    steps = sum(combined.steps for combined in found.values())
+    spent = sum(combined.seconds * vcpus_of(kind) for kind, combined in found.items())
     return {
-        kind: each.waited / each.steps for kind, each in found.items()
+        kind: combined.waited / combined.steps for kind, combined in found.items()
     }, spent / steps if steps else 0.0
 
 

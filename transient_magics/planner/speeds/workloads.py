@@ -182,7 +182,7 @@ class Workload:
 
     def _nearest(self, kind: str) -> str:
         """Return the measured kind of worker with the same GPU, or an empty string."""
-        like = [each for each in self.compute if gpu_of(each) == gpu_of(kind)]
+        like = [candidate for candidate in self.compute if gpu_of(candidate) == gpu_of(kind)]
         if like:
             return _nearest(like, kind)
         return ""
@@ -206,7 +206,7 @@ class Workload:
 
     def _in_other_machine(self, kind: str) -> Estimate | None:
         """Return the estimate of the same GPU in another machine: only waiting differs there."""
-        like = [each for each in self.compute if gpu_of(each) == gpu_of(kind)]
+        like = [candidate for candidate in self.compute if gpu_of(candidate) == gpu_of(kind)]
         if not like:
             return None
         vcpus = vcpus_of(kind)
@@ -306,7 +306,7 @@ class Workload:
 def _nearest(kinds: Iterable[str], kind: str) -> str:
     """Return the one of the `kinds` whose vCPUs are closest to those of `kind`."""
     vcpus = vcpus_of(kind)
-    return min(kinds, key=lambda each: abs(math.log(vcpus_of(each) / vcpus)))
+    return min(kinds, key=lambda candidate: abs(math.log(vcpus_of(candidate) / vcpus)))
 
 
 def by_peak(estimates: Mapping[str, Estimate], gpu: str) -> Estimate | None:
@@ -351,8 +351,8 @@ def _published(
         batch_size=throughput.BATCH_SIZE,
         parameters=parameters,
         compute={
-            gpu: Estimate(each, 0.0, f"measured, {source}")
-            for gpu, each in zip(("k80", "p100", "v100"), seconds, strict=True)
+            gpu: Estimate(step_seconds, 0.0, f"measured, {source}")
+            for gpu, step_seconds in zip(("k80", "p100", "v100"), seconds, strict=True)
         },
         gigaflops=gigaflops,
         family=family,
@@ -376,8 +376,8 @@ _ICAC = "ICAC'19"
 _CMDARE = "CM-DARE"
 
 PUBLISHED: Mapping[str, Workload] = {
-    each.name: each
-    for each in (
+    workload.name: workload
+    for workload in (
         _published(
             "icac19/resnet-32",
             (0.1949, 0.0633, 0.0508),

@@ -174,7 +174,7 @@ class Stalls:
     def stalled(self) -> tuple[Part, ...]:
         """The significant stalls, the longest first."""
         return tuple(
-            sorted((part for part in self.parts if part.measured), key=lambda each: -each.share)
+            sorted((part for part in self.parts if part.measured), key=lambda part: -part.share)
         )
 
     def measure(self, measure: Measure) -> Estimate:
@@ -204,8 +204,8 @@ class Stalls:
             for name in _STEPS
         }
         return [
-            statistics.median(each.seconds[name] / usual[name] for name in _STEPS)
-            for each in self.repeats
+            statistics.median(repeat.seconds[name] / usual[name] for name in _STEPS)
+            for repeat in self.repeats
         ]
 
 
@@ -214,7 +214,11 @@ def straggler(measured: Sequence[TrainMeasured]) -> Estimate | None:
 
     Return None with a single worker.
     """
-    found = [each.straggler for each in measured if each.measure == "S3" and len(each.seconds) > 1]
+    found = [
+        measurement.straggler
+        for measurement in measured
+        if measurement.measure == "S3" and len(measurement.seconds) > 1
+    ]
     if found:
         return Estimate.of(found, _CLAIMED)
     return None
@@ -227,13 +231,13 @@ def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list
     others would differ from measure to measure.
     """
     repeats: dict[int, dict[Measure, TrainMeasured]] = {}
-    for each in measured:
-        repeats.setdefault(each.repeat, {})[each.measure] = each
+    for measurement in measured:
+        repeats.setdefault(measurement.repeat, {})[measurement.measure] = measurement
     whole = [measures for _, measures in sorted(repeats.items()) if len(measures) == len(MEASURES)]
-    size = max((each.bytes for each in measured), default=0)
-    examples = max((each.examples for each in measured), default=0)
-    lasted = max((each.at for each in measured), default=0.0) - min(
-        (each.at for each in measured), default=0.0
+    size = max((measurement.bytes for measurement in measured), default=0)
+    examples = max((measurement.examples for measurement in measured), default=0)
+    lasted = max((measurement.at for measurement in measured), default=0.0) - min(
+        (measurement.at for measurement in measured), default=0.0
     )
     answer = list[Stalls]()
     for kind in sorted(set(kinds.values())):
@@ -283,8 +287,8 @@ class Apart:
 def apart(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[Apart]:
     """Return workers that are slower than their equals, the slowest first."""
     repeats: dict[int, dict[Measure, TrainMeasured]] = {}
-    for each in measured:
-        repeats.setdefault(each.repeat, {})[each.measure] = each
+    for measurement in measured:
+        repeats.setdefault(measurement.repeat, {})[measurement.measure] = measurement
     found = list[Apart]()
     for worker, kind in kinds.items():
         equals = [name for name, its in kinds.items() if its == kind and name != worker]
@@ -308,7 +312,7 @@ def apart(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[A
             share = more.mean / statistics.fmean(steps)
             if more.low > 0 and share >= LEAST_APART:
                 found.append(Apart(worker, what, more, share))
-    return sorted(found, key=lambda each: -each.share)
+    return sorted(found, key=lambda outlier: -outlier.share)
 
 
 def _computing(measures: _Taken, worker: str) -> float | None:

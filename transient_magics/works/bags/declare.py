@@ -132,7 +132,7 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
     """Check that the code defines `job` with these parameters. Raises CellError."""
     tree = ast.parse(source)
     found = [
-        each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == _FUNCTION
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == _FUNCTION
     ]
     example = (
         f"def job({', '.join([*names, 'seed'])}): ... return {{'pressure': p, 'pressure_error': e}}"
@@ -140,7 +140,7 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
     if not found:
         raise CellError("The cell does not define the function job", fix=f"Write {example}")
     takes = found[-1].args
-    arguments = {each.arg for each in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)}
+    arguments = {arg.arg for arg in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)}
     if line_offset:
         where = f"cell line {found[-1].lineno + line_offset}"
     else:
@@ -159,8 +159,8 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
     ordinary = len(takes.args) - len(takes.defaults)
     needed = {arg.arg for arg in takes.args[:ordinary]}
     needed |= {
-        each.arg
-        for each, given in zip(takes.kwonlyargs, takes.kw_defaults, strict=True)
+        arg.arg
+        for arg, given in zip(takes.kwonlyargs, takes.kw_defaults, strict=True)
         if given is None
     }
     if lost := sorted(needed - {*names, *GIVEN}):

@@ -199,8 +199,8 @@ BagEvent = (
     BagProposed | BagStarted | BagSaved | BagLost | BagResult | BagGaveUp | BagLearnt | BagStopped
 )
 _KINDS: Mapping[str, type[Event]] = {
-    each.kind: each
-    for each in (
+    event_type.kind: event_type
+    for event_type in (
         BagProposed,
         BagStarted,
         BagSaved,

@@ -84,7 +84,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
                         "arrays": path if path and path.exists() else None,
                     }
                 )
-        names = [each.name for each in bag.spec.space]
+        names = [dimension.name for dimension in bag.spec.space]
         if rows:
             values = list(rows[0])[1 + len(names) : -3]
         else:

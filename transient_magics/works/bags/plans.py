@@ -247,10 +247,10 @@ def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]
         text = f"{text}h"
     found = {}
     for part in text.split(","):
-        gpu, _, span = (each.strip() for each in part.rpartition("="))
+        gpu, _, span = (piece.strip() for piece in part.rpartition("="))
         low, _, high = span.partition(":")
         hours = [
-            parse_duration(each, "--job-time", unit="h") / _HOUR for each in (low, high or low)
+            parse_duration(bound, "--job-time", unit="h") / _HOUR for bound in (low, high or low)
         ]
         if hours[0] > hours[1]:
             raise DeclarationError(
@@ -324,7 +324,7 @@ def _rows(
         on_demand(bag, on_demand_hourly), "memoryless", courses=COURSES, seed=seed, uncertain=False
     )
     dollars = float(safe.dollars.mean())
-    chosen: list[Policy] = ["reuse" if each == "reuse" else "memoryless" for each in policies]
+    chosen: list[Policy] = ["reuse" if policy == "reuse" else "memoryless" for policy in policies]
     if bag.model is None:  # where nothing is revoked, both do the same
         chosen = chosen[:1]
     return [

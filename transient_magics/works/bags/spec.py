@@ -89,8 +89,8 @@ class BagSpec:
 
     def has(self, point: Mapping[str, Value]) -> bool:
         """Return whether `point` is a point of the space."""
-        return {*point} == {each.name for each in self.space} and all(
-            each.has(point[each.name]) for each in self.space
+        return {*point} == {dimension.name for dimension in self.space} and all(
+            dimension.has(point[dimension.name]) for dimension in self.space
         )
 
     def job_seed(self, job: int) -> int:
@@ -115,7 +115,7 @@ class BagSpec:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values, from which `from_dict` creates an equal spec."""
-        return {**asdict(self), "space": [each.to_dict() for each in self.space]}
+        return {**asdict(self), "space": [dimension.to_dict() for dimension in self.space]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
@@ -134,7 +134,7 @@ def parse_until(text: str) -> Mapping[str, float]:
     """Parse `0.01` or `pressure=0.02,energy=0.01`. Raises ValueError, a clause."""
     found: dict[str, float] = {}
     for part in text.split(","):
-        name, equals, number = (each.strip() for each in part.rpartition("="))
+        name, equals, number = (piece.strip() for piece in part.rpartition("="))
         if equals:
             output_name(name)
         if name in found or (found and not (name and next(iter(found)))):
@@ -154,7 +154,7 @@ def parse_until(text: str) -> Mapping[str, float]:
 
 def contradiction(spec: BagSpec) -> str:
     """Return which options exclude each other and what to do, as a clause; else an empty text."""
-    names = [each.name for each in spec.space]
+    names = [dimension.name for dimension in spec.space]
     if not names:
         return "over: a bag needs parameters, such as density=0.3:0.9"
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
@@ -165,9 +165,12 @@ def contradiction(spec: BagSpec) -> str:
         if spec.until:
             return "until: only a bag with a surrogate can reach it (--surrogate gp)"
         return ""
-    for each in spec.space:
-        if each.kind == "choice" and not all(map(_is_finite, each.choices)):
-            return f"surrogate: {each.name} has choices that are not numbers; use --surrogate none"
+    for dimension in spec.space:
+        if dimension.kind == "choice" and not all(map(_is_finite, dimension.choices)):
+            return (
+                f"surrogate: {dimension.name} has choices that are not numbers; "
+                "use --surrogate none"
+            )
     if "" in spec.until and len(spec.until) > 1:
         return (
             "until: a number without a name is for the only output; name all outputs, such as "

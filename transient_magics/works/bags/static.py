@@ -110,10 +110,10 @@ def _points(bag: Mapping[str, Any]) -> str:
     Points without that output are drawn below.
     """
     points = bag["points"]
-    axes = [_axis(each) for each in bag["axes"]]
+    axes = [_axis(axis) for axis in bag["axes"]]
     if not points or len(axes) < 2:  # nothing to draw, or nothing to draw it over
         return ""
-    parameters = sum(not each["output"] for each in bag["axes"])
+    parameters = sum(not axis["output"] for axis in bag["axes"])
     across, up = axes[:2]
     output = parameters < 2
     strip = _STRIP if output else 0
@@ -225,7 +225,7 @@ def _surrogate(bag: Mapping[str, Any]) -> str:
     if not bag["tried"]:
         return summary
     head = row(("Output", "90% intervals held", "Median residual", "Largest sd", "Until", ""), "th")
-    return summary + table([head, *(row(_tried(each)) for each in bag["tried"])])
+    return summary + table([head, *(row(_tried(output)) for output in bag["tried"])])
 
 
 def _tried(found: Mapping[str, Any]) -> list[str]:
@@ -264,8 +264,8 @@ def surrogate_html(section: Section) -> str:
 
 def axis_of(dimension: Dimension, places: Sequence[Value]) -> Axis:
     """Return the axis of the places; the places are choices if they are all possible values."""
-    each = dimension.kind == "choice" or all(isinstance(value, int) for value in places)
-    if each:
+    discrete = dimension.kind == "choice" or all(isinstance(value, int) for value in places)
+    if discrete:
         return Axis(dimension.name, "choice", choices=tuple(places))
     return Axis.of(dimension)
 
@@ -365,7 +365,7 @@ def _surface(
     *,
     from_zero: bool,
 ) -> str:
-    values = [value for each in rows for value in each if value is not None]
+    values = [value for cells in rows for value in cells if value is not None]
     if not values:
         if not from_zero:
             return f"<div style='{FAINT}'>Nothing of it lies between the results.</div>"
@@ -379,7 +379,8 @@ def _surface(
         low = low - (abs(low) or 1.0) / 2
         high = high + (abs(high) or 1.0) / 2
     across, up = (
-        axis_of(each, places) for each, places in zip(section.over, section.places, strict=True)
+        axis_of(dimension, places)
+        for dimension, places in zip(section.over, section.places, strict=True)
     )
     results = ((across.place(at[0]), up.place(at[1])) for at, _, _ in section.results)
     dots = "".join(
@@ -430,10 +431,10 @@ def _cells(rows: _Rows, level: Callable[[float], int], colours: Sequence[str]) -
 
 
 def _bar(low: float, high: float, colours: Sequence[str]) -> str:
-    each = _BAR.height / LEVELS
+    height = _BAR.height / LEVELS
     steps = "".join(
         f"<path d='M{_BAR.left:g} "
-        f"{_BAR.top + _BAR.height - (level + 1) * each:.1f}h{_BAR.width:g}v{each + 0.5:.1f}"
+        f"{_BAR.top + _BAR.height - (level + 1) * height:.1f}h{_BAR.width:g}v{height + 0.5:.1f}"
         f"h{-_BAR.width:g}z' fill='{shade(colours, level / (LEVELS - 1))}'/>"
         for level in reversed(range(LEVELS))
     )
@@ -481,8 +482,8 @@ def _table(section: Section) -> str:
         head = [*names, section.output]
     else:
         columns, shown = (
-            _some(len(each), most)
-            for each, most in zip(section.places, (_MOST_COLUMNS, _MOST_ROWS), strict=True)
+            _some(len(places), most)
+            for places, most in zip(section.places, (_MOST_COLUMNS, _MOST_ROWS), strict=True)
         )
         lines = [
             [section.places[1][line], *(_cell(section, line, place) for place in columns)]
@@ -512,4 +513,4 @@ def _some(count: int, most: int) -> list[int]:
     """Return at most `most` numbers below `count`, evenly from the first to the last."""
     if count <= most:
         return list(range(count))
-    return [round(each * (count - 1) / (most - 1)) for each in range(most)]
+    return [round(step * (count - 1) / (most - 1)) for step in range(most)]

@@ -86,14 +86,18 @@ def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
                     f"the file has more than {MOST_ARRAYS} arrays, or the same name twice"
                 )
             if wrong := next(
-                (each for each in entries if not _NAME.fullmatch(each.filename)), None
+                (entry for entry in entries if not _NAME.fullmatch(entry.filename)), None
             ):
                 raise ValueError(f"{wrong.filename!r:.80} is not a valid name of an array")
-            if other := next((each for each in entries if each.compress_type not in _PACKED), None):
+            if other := next(
+                (entry for entry in entries if entry.compress_type not in _PACKED), None
+            ):
                 raise ValueError(f"{other.filename} has an unsupported compression")
-            if sum(each.file_size for each in entries) > MOST_UNPACKED_BYTES:
+            if sum(entry.file_size for entry in entries) > MOST_UNPACKED_BYTES:
                 raise ValueError(f"the unpacked arrays have more than {MOST_UNPACKED_BYTES} bytes")
-            return {each.filename.removesuffix(".npy"): _array(archive, each) for each in entries}
+            return {
+                entry.filename.removesuffix(".npy"): _array(archive, entry) for entry in entries
+            }
     except _BROKEN as error:
         raise ValueError(f"the file is not a valid npz file: {error}") from None
 
@@ -114,7 +118,7 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
         size = np.dtype(match[1].decode()).itemsize
     except TypeError:
         raise ValueError(f"{entry.filename} has the unknown data type {match[1]!r}") from None
-    shape = [int(each) for each in match[2].split(b",") if each.strip()]
+    shape = [int(length) for length in match[2].split(b",") if length.strip()]
     if math.prod(shape) * size != len(content) - file.tell():  # before anything is allocated for it
         raise ValueError(f"{entry.filename} is damaged: its size does not match its header")
     return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
@@ -204,12 +208,12 @@ def unpack_surrogate(header: bytes, packed: bytes) -> Surrogate:
         raise ValueError("the arrays of a surrogate must be finite numbers")
     rows = _shaped(arrays, "rows", (None, len(found.space)))
     if len(rows) > (
-        MOST_GAUSSIAN if any(each.kind == "gp" for each in found.models) else 2 * MOST_JOBS
+        MOST_GAUSSIAN if any(model.kind == "gp" for model in found.models) else 2 * MOST_JOBS
     ):
         raise ValueError(f"the surrogate has too many results ({len(rows)})")
     models = {
-        each.output: _model(each, f"{number}.", arrays, rows)
-        for number, each in enumerate(found.models)
+        model.output: _model(model, f"{number}.", arrays, rows)
+        for number, model in enumerate(found.models)
     }
     return Surrogate(found.space, models, rows)
 

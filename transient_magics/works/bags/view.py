@@ -95,7 +95,9 @@ def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> B
         "cost_words": cost.words if bag.dasks else "",
         "per_result": cost.total / results if results else None,
         "ends": "" if state.over and not bag.over else _ends(state, bag, now),
-        "counts": [(each, many) for each in STATES if (many := states.count(each))],
+        "counts": [
+            (point_state, many) for point_state in STATES if (many := states.count(point_state))
+        ],
         "tried_words": words.tried_words(bag),
         "tried": _tried(bag),
         "axes": axes,
@@ -115,7 +117,7 @@ def _point(bag: DeclaredBag, job: BagJobState, *, over: bool) -> BagPoint:
         state = job.phase
     if over and state in ("waiting", "running", "lost"):
         state = "skipped"
-    place: list[Parameter] = [_short(job.point[each.name]) for each in bag.spec.space]
+    place: list[Parameter] = [_short(job.point[dimension.name]) for dimension in bag.spec.space]
     outputs = bag.state.outputs if returned else ()
     values: list[Figure] = [_figure(returned[name]) for name in outputs]
     errors = [
@@ -143,12 +145,12 @@ def _figure(value: float) -> float:
 
 
 def _axes(bag: DeclaredBag) -> list[BagAxis]:
-    parameters = [Axis.of(each) for each in bag.spec.space]
+    parameters = [Axis.of(dimension) for dimension in bag.spec.space]
     values = {
         name: [returned[name] for _, returned in bag.state.points()] for name in bag.state.outputs
     }
     outputs = [Axis.over(name, found) for name, found in values.items() if found]
-    return [_axis(each, output=False) for each in parameters] + [
+    return [_axis(axis, output=False) for axis in parameters] + [
         _axis(output, output=True) for output in outputs
     ]
 
@@ -184,7 +186,7 @@ def _about(bag: DeclaredBag) -> str:
 def _tried(bag: DeclaredBag) -> list[BagTried]:
     learnt = bag.state.learnt
     until = bag.spec.until
-    judged = next((each for each in reversed(learnt) if each.judged), None)
+    judged = next((batch for batch in reversed(learnt) if batch.judged), None)
     found: list[BagTried] = []
     for name, largest in learnt[-1].largest.items() if learnt else ():
         if judged:

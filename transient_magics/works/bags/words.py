@@ -67,7 +67,7 @@ def tried_words(bag: DeclaredBag) -> str:
     learnt = bag.state.learnt
     if not learnt:
         return "nothing is learnt yet"
-    tried = sum(each.judged > 0 for each in learnt)
+    tried = sum(batch.judged > 0 for batch in learnt)
     if tried == 1:
         many = "one batch"
     else:
@@ -84,7 +84,7 @@ def quality_words(bag: DeclaredBag) -> str:
     For example `pressure: 90% intervals held 92%, largest sd 0.014 (until 0.01)`.
     """
     learnt = bag.state.learnt
-    judged = next((each for each in reversed(learnt) if each.judged), None)
+    judged = next((batch for batch in reversed(learnt) if batch.judged), None)
     parts = []
     for name, largest in learnt[-1].largest.items() if learnt else ():
         if judged and name in judged.coverage:

@@ -92,7 +92,8 @@ class DaskClosed(Event):
 
 
 _OF_DASK: dict[str, type[Event]] = {
-    each.kind: each for each in (DaskServing, DaskLeft, DaskCrashed, DaskGpuUnused, DaskClosed)
+    event_type.kind: event_type
+    for event_type in (DaskServing, DaskLeft, DaskCrashed, DaskGpuUnused, DaskClosed)
 }
 
 

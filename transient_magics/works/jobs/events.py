@@ -89,7 +89,8 @@ class JobExited(Event):
 
 
 _OF_JOB: dict[str, type[Event]] = {
-    each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobGpuUnused, JobExited)
+    event_type.kind: event_type
+    for event_type in (JobStarted, JobPacked, JobUnkept, JobGpuUnused, JobExited)
 }
 
 

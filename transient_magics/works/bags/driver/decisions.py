@@ -117,8 +117,8 @@ class Core:
         else:
             spare = [vm for vm in left if vm in state.given_up]
         pairs = [*found.pairs, *zip(rest, spare, strict=False)]
-        works = {each.job: each.work for each in queue}
-        ages = {each.vm: each.age for each in free}
+        works = {job.job: job.work for job in queue}
+        ages = {vm.vm: vm.age for vm in free}
         starts = [
             Start(
                 job,

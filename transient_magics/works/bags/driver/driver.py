@@ -316,55 +316,57 @@ class Driver:
             / self._lifetimes.hours_per_second
         )
 
-    async def _follow(self, each: _Attempt, here: BagScheduler, client: Client, now: float) -> None:
+    async def _follow(
+        self, attempt: _Attempt, here: BagScheduler, client: Client, now: float
+    ) -> None:
         limit = self._spec.timeout_seconds
-        if each.future.done():
-            await self._ended(each, here)
-        elif each.worker not in here.workers:
-            each.gone = each.gone or now
-            if each.worker in here.departed:
-                self._lost(each, "revoked", "")
-            elif now - each.gone > GRACE_SECONDS:
+        if attempt.future.done():
+            await self._ended(attempt, here)
+        elif attempt.worker not in here.workers:
+            attempt.gone = attempt.gone or now
+            if attempt.worker in here.departed:
+                self._lost(attempt, "revoked", "")
+            elif now - attempt.gone > GRACE_SECONDS:
                 self._lost(
-                    each,
+                    attempt,
                     "lost",
                     "its worker was lost without a preemption notice or a report from its VM",
                 )
-        elif limit is not None and each.done + now - each.began > limit:
-            self._ended_workers.add(each.worker)
+        elif limit is not None and attempt.done + now - attempt.began > limit:
+            self._ended_workers.add(attempt.worker)
             output = ""
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_ABORT_SECONDS):
-                    output = (await client.run(bag_task.abort, workers=[each.worker])).get(
-                        each.worker, ""
+                    output = (await client.run(bag_task.abort, workers=[attempt.worker])).get(
+                        attempt.worker, ""
                     )
-            self._lost(each, "timeout", f"it took longer than {limit:g} s", output)
+            self._lost(attempt, "timeout", f"it took longer than {limit:g} s", output)
 
-    async def _ended(self, each: _Attempt, here: BagScheduler) -> None:
+    async def _ended(self, attempt: _Attempt, here: BagScheduler) -> None:
         try:
-            found = await each.future
+            found = await attempt.future
         except KilledWorker as error:
             notes = " ".join(getattr(error, "__notes__", []))
-            output = here.printed.pop(each.worker, "")
-            self._lost(each, "memory" if "memory" in notes else "crashed", notes, output)
+            output = here.printed.pop(attempt.worker, "")
+            self._lost(attempt, "memory" if "memory" in notes else "crashed", notes, output)
         except asyncio.CancelledError:
-            self._lost(each, "lost", "its task was cancelled")
+            self._lost(attempt, "lost", "its task was cancelled")
         except Exception as error:  # noqa: BLE001 - any error of Dask or its pickles is reported
-            self._lost(each, "crashed", f"{type(error).__name__}: {error}")
+            self._lost(attempt, "crashed", f"{type(error).__name__}: {error}")
         else:
-            await self._resulted(each, found)
+            await self._resulted(attempt, found)
 
-    async def _resulted(self, each: _Attempt, found: Mapping[str, Any]) -> None:
+    async def _resulted(self, attempt: _Attempt, found: Mapping[str, Any]) -> None:
         if "fault" in found:
             self._lost(
-                each,
+                attempt,
                 "invalid" if found["fault"] == "invalid" else "raised",
                 str(found.get("reason")),
                 str(found.get("printed") or ""),
             )
             return
         packed = found["arrays"]
-        name = f"{each.job}.npz"
+        name = f"{attempt.job}.npz"
         try:
             if packed:
                 read_arrays(packed)
@@ -373,8 +375,8 @@ class Driver:
                 b.BagResult,
                 {
                     "bag": self._spec.name,
-                    "job": each.job,
-                    "attempt": each.attempt,
+                    "job": attempt.job,
+                    "attempt": attempt.attempt,
                     "returned": found["returned"],
                     "seconds": found["seconds"],
                     "arrays": name if packed else "",
@@ -385,20 +387,20 @@ class Driver:
             )
             fold(self.state, result)
         except ValueError as error:
-            self._lost(each, "invalid", str(error), str(found.get("printed") or ""))
+            self._lost(attempt, "invalid", str(error), str(found.get("printed") or ""))
             return
         self._tell(result)
-        (self._folder / _SAVED / f"{each.job}.npz").unlink(missing_ok=True)
-        self._attempts.pop(each.job).future.release()
+        (self._folder / _SAVED / f"{attempt.job}.npz").unlink(missing_ok=True)
+        self._attempts.pop(attempt.job).future.release()
 
-    def _lost(self, each: _Attempt, why: Any, reason: str, output: str = "") -> None:
-        self._attempts.pop(each.job, None)
-        each.future.release()
+    def _lost(self, attempt: _Attempt, why: Any, reason: str, output: str = "") -> None:
+        self._attempts.pop(attempt.job, None)
+        attempt.future.release()
         self._tell(
             b.BagLost(
                 bag=self._spec.name,
-                job=each.job,
-                attempt=each.attempt,
+                job=attempt.job,
+                attempt=attempt.attempt,
                 why=why,
                 reason=reason[:2000],
                 printed=output[-MOST_PRINTED:],
@@ -413,15 +415,15 @@ class Driver:
                 return
         chosen = await asyncio.to_thread(self._points, many)
         turn = 1 + max((job.batch for job in state.jobs.values()), default=-1)
-        for each in chosen:
+        for proposal in chosen:
             self._tell(
                 b.BagProposed(
                     bag=self._spec.name,
                     job=len(self.state.jobs),
-                    point=each.point,
+                    point=proposal.point,
                     batch=turn,
-                    filling=each.filling,
-                    predicted=each.predicted,
+                    filling=proposal.filling,
+                    predicted=proposal.predicted,
                 )
             )
 

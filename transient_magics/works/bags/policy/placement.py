@@ -82,9 +82,9 @@ class Expectations:
         if not self._planner or work <= 0:
             return ()
         return tuple(
-            each
-            for each in self._schedule(max(1, round(work / self._piece)), round(age, 1))
-            if each < work
+            save
+            for save in self._schedule(max(1, round(work / self._piece)), round(age, 1))
+            if save < work
         )
 
     def _fresh(self, work: float) -> float:
@@ -270,20 +270,18 @@ def place(
         pairs = [(job.job, vm.vm) for job, vm in zip(waiting, free, strict=False)]
         dropped = [vm.vm for vm in free[len(pairs) :] if vm.idle >= SPARE_HOURS]
         return Placement(tuple(pairs), drop=tuple(dropped))
-    queue = {each.job: each for each in waiting}
+    queue = {job.job: job for job in waiting}
     if waiting:
         usual = waiting[len(waiting) // 2].work
     else:
         usual = expected.longest
-    first = sorted(waiting[: len(free)], key=lambda each: each.work)
+    first = sorted(waiting[: len(free)], key=lambda job: job.work)
     pairs = []
     refused = []
     for turn, vm in enumerate(sorted(free, key=lambda vm: -expected.risk(usual, vm.age))):
-        shortest = min(queue.values(), key=lambda each: each.work, default=None)
-        offered = [
-            each for each in (*first[turn : turn + 1], shortest) if each and each.job in queue
-        ]
-        chosen = next((each for each in offered if takes(expected, each.work, vm.age, boot)), None)
+        shortest = min(queue.values(), key=lambda job: job.work, default=None)
+        offered = [job for job in (*first[turn : turn + 1], shortest) if job and job.job in queue]
+        chosen = next((job for job in offered if takes(expected, job.work, vm.age, boot)), None)
         if chosen is None:
             refused.append(vm)
         else:
@@ -325,4 +323,4 @@ class Kind:
 
 def cheapest(kinds: Sequence[Kind]) -> Kind:
     """Return the type with the least cost per job, then the least n x price x E[T]."""
-    return min(kinds, key=lambda each: (each.job_cost, each.cost))
+    return min(kinds, key=lambda kind: (kind.job_cost, kind.cost))

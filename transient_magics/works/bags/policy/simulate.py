@@ -119,7 +119,8 @@ def simulate(
     if bag.model is not None:
         expected = Expectations(bag.model, bag.longest, restart=bag.boot, save=bag.save)
     rows = [
-        _Course(bag, policy, expected, work[each], lives[each]).run() for each in range(courses)
+        _Course(bag, policy, expected, work[course], lives[course]).run()
+        for course in range(courses)
     ]
     found = Courses(*np.array(rows).T)
     if not bag.price_error:
@@ -157,7 +158,7 @@ class _Course:
         self._expected = expected
         self._lives = lives
         self._left: list[float] = work.tolist()
-        self._waiting = [Waiting(job, each) for job, each in enumerate(work.tolist())]
+        self._waiting = [Waiting(job, hours) for job, hours in enumerate(work.tolist())]
         self._work = work
         self._vms: dict[int, _Vm] = {}
         self._events: list[tuple[float, int, str, int]] = []
@@ -267,7 +268,9 @@ class _Course:
             self._rent(now)
 
     def _begin(self, job: int, vm: _Vm, now: float) -> None:
-        self._waiting.pop(next(turn for turn, each in enumerate(self._waiting) if each.job == job))
+        self._waiting.pop(
+            next(turn for turn, waiting in enumerate(self._waiting) if waiting.job == job)
+        )
         work = self._left[job]
         if self._expected:
             saves: Sequence[float] = self._expected.saves(work, now - vm.born)

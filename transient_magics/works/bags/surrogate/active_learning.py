@@ -190,11 +190,11 @@ def judge(
 
 def good_enough(learnt: Sequence[BagLearnt], tolerances: Mapping[str, float]) -> bool:
     """Return whether the last two judged batches pass, for all outputs with a tolerance."""
-    judged = [each for each in learnt if each.judged >= LEAST_JUDGED][-IN_A_ROW:]
+    judged = [batch for batch in learnt if batch.judged >= LEAST_JUDGED][-IN_A_ROW:]
     return (
         bool(tolerances)
         and len(judged) == IN_A_ROW
-        and all(_passes(each, tolerances) for each in judged)
+        and all(_passes(batch, tolerances) for batch in judged)
     )
 
 

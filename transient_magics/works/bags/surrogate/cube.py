@@ -30,13 +30,16 @@ class Cube:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the dimensions."""
-        return tuple(each.name for each in self.space)
+        return tuple(dimension.name for dimension in self.space)
 
     def rows(self, points: Sequence[Mapping[str, Value]]) -> _Array:
         """Return the places of points as rows. Raises KeyError for a missing parameter."""
         return np.array(
             [
-                [_place(each, _number(each, point[each.name])) for each in self.space]
+                [
+                    _place(dimension, _number(dimension, point[dimension.name]))
+                    for dimension in self.space
+                ]
                 for point in points
             ]
         ).reshape(len(points), len(self.space))
@@ -44,8 +47,8 @@ class Cube:
     def point(self, row: _Array) -> dict[str, Value]:
         """Return the point of the space nearest to a place in the cube."""
         return {
-            each.name: _value(each, float(place))
-            for each, place in zip(self.space, row, strict=True)
+            dimension.name: _value(dimension, float(place))
+            for dimension, place in zip(self.space, row, strict=True)
         }
 
     def corners(self) -> list[dict[str, Value]]:
@@ -159,7 +162,7 @@ def _value(dimension: Dimension, place: float) -> Value:
         case "choice":
             return min(
                 dimension.choices,
-                key=lambda each: abs(_place(dimension, _number(dimension, each)) - place),
+                key=lambda choice: abs(_place(dimension, _number(dimension, choice)) - place),
             )
         case "int":
             return round(low + place * (high - low))

@@ -139,8 +139,8 @@ def learn_ensemble(rows: _Array, values: _Array, errors: _Array | None, seed: in
         ):
             warnings.simplefilter("ignore", ConvergenceWarning)
             network.fit(rows[drawn], scaled[drawn])
-        weights.append(tuple(np.asarray(each, float) for each in network.coefs_))
-        biases.append(tuple(np.asarray(each, float) for each in network.intercepts_))
+        weights.append(tuple(np.asarray(layer, float) for layer in network.coefs_))
+        biases.append(tuple(np.asarray(layer, float) for layer in network.intercepts_))
         left = np.setdiff1d(np.arange(len(rows)), drawn)
         out[member, left] = _forward(weights[-1], biases[-1], rows[left])
     left_out = out[:, (~np.isnan(out)).sum(axis=0) >= 2]
@@ -405,7 +405,7 @@ def learn(
     for output in outputs_of(results[0][1]):
         values = np.array([returned[output] for _, returned in results], float)
         given = [returned.get(output + ERROR) for _, returned in results]
-        if any(not each for each in given):
+        if any(not error for error in given):
             errors = None
         else:
             errors = np.array(given, float)

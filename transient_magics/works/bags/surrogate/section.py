@@ -60,10 +60,10 @@ def sections(
             fix=f"Its outputs are {', '.join(surrogate.models)}.",
         )
     places = tuple(
-        _places(each, _ALONG if len(chosen) == 1 else _CELLS, cells=len(chosen) > 1)
-        for each in chosen
+        _places(dimension, _ALONG if len(chosen) == 1 else _CELLS, cells=len(chosen) > 1)
+        for dimension in chosen
     )
-    parameters = [each.name for each in chosen]
+    parameters = [dimension.name for dimension in chosen]
     points = [
         {**fixed, **dict(zip(parameters, at[::-1], strict=True))}
         for at in itertools.product(*places[::-1])
@@ -94,7 +94,7 @@ def sections(
             rows(found[name][1].tolist()),
             tuple(
                 (
-                    tuple(point[each.name] for each in chosen),
+                    tuple(point[dimension.name] for dimension in chosen),
                     returned[name],
                     returned.get(name + ERROR),
                 )
@@ -109,7 +109,7 @@ def _over(
     surrogate: Surrogate, over: Sequence[str], fixed: Mapping[str, Value]
 ) -> tuple[Dimension, ...]:
     """Return the parameters of the axes. Raises PlanError."""
-    space = {each.name: each for each in surrogate.space}
+    space = {dimension.name: dimension for dimension in surrogate.space}
     if lost := next((name for name in (*over, *fixed) if name not in space), None):
         raise PlanError(
             f"'{lost}' is not a parameter of this bag",
@@ -155,7 +155,7 @@ def _places(dimension: Dimension, count: int, *, cells: bool) -> tuple[Value, ..
         return dimension.choices
     if dimension.kind == "int" and high - low < count:
         return tuple(range(int(low), int(high) + 1))
-    shares = [(each + 0.5) / count if cells else each / (count - 1) for each in range(count)]
+    shares = [(index + 0.5) / count if cells else index / (count - 1) for index in range(count)]
     if dimension.kind == "log":
         return tuple(
             min(max(low * math.exp(share * math.log(high / low)), low), high) for share in shares

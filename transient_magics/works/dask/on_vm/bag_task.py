@@ -258,10 +258,12 @@ def _sorted(found: Any) -> tuple[dict[str, float], bytes]:
 def _packed(arrays: Mapping[str, Any]) -> bytes:
     import numpy as np
 
-    made = {name: np.asarray(each) for name, each in arrays.items()}
-    if wrong := next((name for name, each in made.items() if each.dtype.kind not in "biufc"), None):
+    made = {name: np.asarray(array) for name, array in arrays.items()}
+    if wrong := next(
+        (name for name, array in made.items() if array.dtype.kind not in "biufc"), None
+    ):
         raise ValueError(f"the array {wrong} must have numbers, not {made[wrong].dtype}")
-    if sum(each.nbytes for each in made.values()) > MOST_ARRAY_BYTES:
+    if sum(array.nbytes for array in made.values()) > MOST_ARRAY_BYTES:
         raise ValueError(f"its arrays have more than {MOST_ARRAY_BYTES >> 20} MiB")
     file = io.BytesIO()
     np.savez(file, **made)  # type: ignore
@@ -270,7 +272,7 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
 
 def _error_text(error: BaseException) -> str:
     frames = [
-        each for each in traceback.extract_tb(error.__traceback__) if is_of_cell(each.filename)
+        frame for frame in traceback.extract_tb(error.__traceback__) if is_of_cell(frame.filename)
     ]
     if frames:
         where = f" in line {frames[-1].lineno} of the cell"

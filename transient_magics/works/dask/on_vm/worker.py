@@ -93,7 +93,7 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     async with worker:
         record.write_address(folder, os.getpid(), worker.address)
         waits = [
-            asyncio.ensure_future(each) for each in (noticed.wait(), over.wait(), worker.finished())
+            asyncio.ensure_future(wait) for wait in (noticed.wait(), over.wait(), worker.finished())
         ]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if noticed.is_set() and not over.is_set():
@@ -109,11 +109,11 @@ async def _tell(
 ) -> None:
     async with rpc(scheduler, connection_args=own.get_connection_args("worker")) as say:
         await say.transient_here(vm=task.vm, born=task.born)
-        for each in crashed:
+        for crash in crashed:
             if printed:  # by the job of a bag
-                await say.transient_printed(worker=each["worker"], output=printed)
+                await say.transient_printed(worker=crash["worker"], output=printed)
             await say.transient_crashed(
-                worker=each["worker"], process=each["process"], cause=each["cause"]
+                worker=crash["worker"], process=crash["process"], cause=crash["cause"]
             )
 
 
