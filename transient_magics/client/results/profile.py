@@ -119,19 +119,19 @@ def chrome(trace: Trace) -> dict[str, Any]:
         events.append(
             {"ph": "M", "pid": device, "name": "process_sort_index", "args": {"sort_index": device}}
         )
-        for lane, each in _lanes(operations):
+        for lane, operation in _lanes(operations):
             events.append(
                 {
                     "ph": "X",
                     "pid": device,
                     "tid": lane,
-                    "ts": round(each.begin + moved[device], 3),
-                    "dur": round(each.lasted, 3),
-                    "name": plain(each.kind),
-                    "cat": "transfer" if each.label else "op",
+                    "ts": round(operation.begin + moved[device], 3),
+                    "dur": round(operation.lasted, 3),
+                    "name": plain(operation.kind),
+                    "cat": "transfer" if operation.label else "op",
                     "args": {
-                        "name": plain(each.name),
-                        **({"transfer": plain(each.label)} if each.label else {}),
+                        "name": plain(operation.name),
+                        **({"transfer": plain(operation.label)} if operation.label else {}),
                     },
                 }
             )
@@ -155,10 +155,14 @@ def xplane(trace: Trace) -> bytes:
     for device, name, operations in _devices(trace):
         kinds: dict[str, int] = {}
         lines: dict[int, list[bytes]] = {}
-        for lane, each in _lanes(operations):
-            kind = kinds.setdefault(f"{plain(each.kind)}:{plain(each.name)}", len(kinds) + 1)
-            offset = max(0, round(1e6 * (each.begin + moved[device])))
-            event = integer(1, kind) + integer(2, offset) + integer(3, round(1e6 * each.lasted))
+        for lane, operation in _lanes(operations):
+            kind = kinds.setdefault(
+                f"{plain(operation.kind)}:{plain(operation.name)}", len(kinds) + 1
+            )
+            offset = max(0, round(1e6 * (operation.begin + moved[device])))
+            event = (
+                integer(1, kind) + integer(2, offset) + integer(3, round(1e6 * operation.lasted))
+            )
             lines.setdefault(lane, []).append(message(4, event))
         content = integer(1, device) + message(
             2, (b"/host:CPU" if not device else f"/device:CUSTOM:{name}".encode())
@@ -189,20 +193,20 @@ def shifts(trace: Trace) -> list[float]:
     home = _home(trace)
     least = dict[int, float]()
     most = dict[int, float]()
-    for each in trace.operations:
-        if not (found := _TRANSFER.search(each.label)):
+    for transfer in trace.operations:
+        if not (found := _TRANSFER.search(transfer.label)):
             continue
         made = places.get(found[2])
         if made is not None:
             end = ends.get((made, found[1]))
         else:
             end = None
-        if made is None or end is None or made == each.device:
+        if made is None or end is None or made == transfer.device:
             continue
-        if _job(trace, each.device) == home:
-            most[made] = min(most.get(made, math.inf), each.end - end)
+        if _job(trace, transfer.device) == home:
+            most[made] = min(most.get(made, math.inf), transfer.end - end)
         elif _job(trace, made) == home:
-            least[each.device] = max(least.get(each.device, -math.inf), end - each.end)
+            least[transfer.device] = max(least.get(transfer.device, -math.inf), end - transfer.end)
     return [
         _between(least.get(at, -math.inf), most.get(at, math.inf))
         for at in range(len(trace.devices))

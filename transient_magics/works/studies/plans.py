@@ -88,7 +88,7 @@ class Expectations:
         except TransientError:
             return None
         hours, (low, high) = float(simulated.mean()), middle(simulated)
-        dollars, least, most = (each * cluster.hourly for each in (hours, low, high))
+        dollars, least, most = (duration * cluster.hourly for duration in (hours, low, high))
         return Expected(hours, low, high, dollars, least, most)
 
     def _workload(self, cluster: ClusterSpec) -> Workload | None:

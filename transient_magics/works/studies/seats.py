@@ -25,13 +25,13 @@ def _has_seat(study: StudyState, state: ClusterState, lasting: Sequence[Claim]) 
     become free.
     """
     seats = guests(lasting, state)
-    if any(not state.has_begun(each) and each.name not in seats for each in lasting):
+    if any(not state.has_begun(claim) and claim.name not in seats for claim in lasting):
         return False
     mine = _vms(study, state)
     if any(
-        _asks(each) and _vms(each, state) < max(mine - 1, 1)
-        for each in state.of(StudyState).values()
-        if each is not study
+        _asks(other_study) and _vms(other_study, state) < max(mine - 1, 1)
+        for other_study in state.of(StudyState).values()
+        if other_study is not study
     ):
         return False
     own = Counter(

@@ -107,8 +107,8 @@ class StudySpec:
         """The configurations that are tried on this cluster."""
         if not self.parts:
             return self.on
-        each = max(1, count_points(self.space))
-        return self.on[self.first // each : -(-(self.first + self.trials) // each)]
+        space_points = max(1, count_points(self.space))
+        return self.on[self.first // space_points : -(-(self.first + self.trials) // space_points)]
 
     @property
     def alone(self) -> bool:
@@ -122,7 +122,7 @@ class StudySpec:
     def tries(self, params: Mapping[str, Value]) -> bool:
         """Return whether these are all values of its space, and no others."""
         return {*params} == {dimension.name for dimension in self.dimensions} and all(
-            each.has(params[each.name]) for each in self.dimensions
+            dimension.has(params[dimension.name]) for dimension in self.dimensions
         )
 
     def machines(self, params: Mapping[str, Value]) -> str:
@@ -187,7 +187,7 @@ class StudySpec:
 
         `from_dict` returns an equal spec for them.
         """
-        space = [each.to_dict() for each in self.space]
+        space = [dimension.to_dict() for dimension in self.space]
         return {**asdict(self), "run": self.run.without_token(), "space": space}
 
     @classmethod
@@ -227,10 +227,12 @@ def contradiction(spec: StudySpec) -> str:
             "trials: without --over a study has only one point; use --repeat to train it "
             "several times"
         )
-    if both := {each.name for each in spec.space} & {*spec.run.params}:
+    if both := {dimension.name for dimension in spec.space} & {*spec.run.params}:
         return f"over: {min(both)} is also set by --param"
     if spec.sampler == "grid" and not spec.points:
-        free = next(each.name for each in spec.space if each.kind in ("float", "log"))
+        free = next(
+            dimension.name for dimension in spec.space if dimension.kind in ("float", "log")
+        )
         return (
             f"sampler: grid needs choices or whole numbers, but {free} is a range; use random "
             "or tpe"
@@ -247,19 +249,19 @@ def contradiction(spec: StudySpec) -> str:
 def _shared_input(spec: StudySpec) -> str:
     if spec.per_vm == 1:
         return "share_input: it needs several trials on a VM; add --per-vm 2"
-    if any(each.name == BATCH for each in spec.space):
+    if any(dimension.name == BATCH for dimension in spec.space):
         return f"over: trials with --share-input have the same mini-batches; leave out {BATCH}"
     return ""
 
 
 def _configurations(spec: StudySpec) -> str:
     found: dict[frozenset[tuple[str, int]], str] = {}
-    for each in spec.on:
-        machines = frozenset(parse_machines(each).items())
+    for configuration in spec.on:
+        machines = frozenset(parse_machines(configuration).items())
         if machines in found:
-            return f"on: {each} occurs twice"
-        found[machines] = each
-    if any(each.name == ON for each in spec.space) or ON in spec.run.params:
+            return f"on: {configuration} occurs twice"
+        found[machines] = configuration
+    if any(dimension.name == ON for dimension in spec.space) or ON in spec.run.params:
         return f"on: a parameter cannot have the name '{ON}', which is the column of --on"
     if spec.parts and spec.sampler != "grid":
         return (
