@@ -262,9 +262,7 @@ def test_a_run_whose_steps_the_link_does_not_carry_is_held_until_it_does() -> No
 def test_a_run_is_checked_before_it_begins_beside_another() -> None:
     first, second = (replace(each, spec=replace(each.spec, check=True)) for each in (run("a", 1), run("b", 1)))
     state = after(cluster(first, second), 2)
-    assert (list(state.ports), state.held_back["b"][0]) == (["a"], "check"), (
-        "alone at once, and checked"
-    )
+    assert (list(state.ports), state.held_back["b"][0]) == (["a"], "check"), "alone at once, and checked"
     assert [each and each.name for each in (to_check(state), to_check(cluster()))] == ["b", None]
     behind = after(replace(state, works=state.works.with_work(run("c", 1))), 3)
     assert "c" not in behind.ports, "nobody passes it before its size is known"

@@ -125,9 +125,7 @@ def test_a_run_that_the_link_does_not_carry_is_told_so_and_begins_once_it_does(h
             lambda now: now.of(RunState)["first"].steps_per_second > 0 and first.state.workers, "a saturated link"
         )
         second = client.train(name="second", workers=1, train_steps=5, **trained)
-        state = patient.until(
-            lambda now: now.held_back.get("second", ("",))[0] == "link", "the second run waits"
-        )
+        state = patient.until(lambda now: now.held_back.get("second", ("",))[0] == "link", "the second run waits")
         shown = text.status(state, cluster.cost(), time.time())
         assert "second  waits for the end of first: a parameter server's link carries 30 Mbit/s each way" in shown
         assert not second.state.workers
