@@ -185,7 +185,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # few tests make so many objects, so most of them pay for no collection
+    gc.set_threshold(20_000, 20, 20)  # most tests create fewer objects, and run without a collection
     gc.enable()
 
 

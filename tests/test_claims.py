@@ -98,7 +98,7 @@ def files() -> list[Path]:
 
 
 def said(path: Path) -> str:
-    """All that a file may claim to somebody: of a module neither docstrings nor comments."""
+    """Return the text of a file in which a claim may be: docstrings and comments of a module left out."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         return html.unescape(text)  # outputs are HTML

@@ -132,7 +132,7 @@ def test_ports_are_never_those_of_two_runs_and_are_used_again() -> None:
 
 def test_a_run_that_does_not_fit_on_the_parameter_server_is_held_until_it_does() -> None:
     state = after(cluster(sized("a", 4), sized("b", 9), sized("c", 1)), 4, ROOM)
-    assert (list(state.ports), list(state.held_back)) == (["a"], ["b"]), "nobody passes a run that is held by memory"
+    assert (list(state.ports), list(state.held_back)) == (["a"], ["b"]), "no run overtakes one that waits for memory"
     assert state.held_back["b"] == (
         "memory",
         "a parameter server has 10.0 GB of memory for runs, a takes 4.0 GB of it, this one needs about 9.0 GB",
@@ -383,7 +383,7 @@ def check_room(before: ClusterState, state: ClusterState) -> None:
     if new and len(state.ports) > 1:
         assert sum(state.of(RunState)[name].server_bytes or GB for name in state.ports) <= ROOM.memory
     queue = [each.name for each in state.queue]
-    assert set(state.held_back) <= set(queue[:1]), "whoever waits longest is the one that is held"
+    assert set(state.held_back) <= set(queue[:1]), "only the run that has waited longest is held"
 
 
 MIXED = "k80", "k80", "p100", "k80", "p100", "v100"

@@ -19,6 +19,7 @@ from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.phases import Phase, Phases, phase_files
 from transient_magics.runtime.programs.next_phase import epochs_between, history, rate
+from transient_magics.runtime.training.user_model.structure import read_arrays, write_arrays
 
 DECLARED = FitDeclaration(steps=30, epoch_steps=5, phase_steps=10)
 """Two phases, of 10 and 20 steps."""
@@ -72,17 +73,24 @@ def test_phases_of_another_cell_do_not_count(tmp_path: Path) -> None:
 def test_damaged_files_of_phases_end_the_run_with_their_name(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     phases = Phases(folder)
-    with pytest.raises(TrainingError, match=r"the weights after phase 1 cannot be read.*phase-1\.npz"):
-        phases.weights(1)
+    weights = phases.weights(1)
+    with pytest.raises(TrainingError, match=r"phase-1\.npz cannot be read: .*No such file"):
+        read_arrays(weights)
+    write_arrays(weights, {"bias": numpy.zeros(100)})
+    whole = weights.read_bytes()
+    for damaged in (b"", b"no archive", whole[:200], whole[:60] + b"damaged" + whole[67:]):
+        weights.write_bytes(damaged)
+        with pytest.raises(TrainingError, match=r"phase-1\.npz cannot be read: "):
+            read_arrays(weights)
     (folder.checkpoints / "phases.json").write_text('{"cell": ', encoding="utf-8")
     with pytest.raises(TrainingError, match=r"the phases of the run cannot be read.*phases\.json"):
         phases.completed(DECLARED)
 
 
 def test_weights_come_back_by_name(tmp_path: Path) -> None:
-    phases = Phases(folder_of(tmp_path))
-    phases.keep_weights(1, {"dense/kernel": numpy.eye(2), "file": numpy.zeros(3)})
-    found = phases.weights(1)
+    weights = Phases(folder_of(tmp_path)).weights(1)
+    write_arrays(weights, {"dense/kernel": numpy.eye(2), "file": numpy.zeros(3)})
+    found = read_arrays(weights)
     assert {name: value.tolist() for name, value in found.items()} == {
         "dense/kernel": [[1, 0], [0, 1]],
         "file": [0, 0, 0],
@@ -92,7 +100,7 @@ def test_weights_come_back_by_name(tmp_path: Path) -> None:
 def test_files_of_phases_go_where_checkpoints_go(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     phases = Phases(folder)
-    phases.keep_weights(1, {"bias": numpy.zeros(1)})
+    write_arrays(phases.weights(1), {"bias": numpy.zeros(1)})
     phases.begin(SECOND)
     (folder.checkpoints / "phase-x.npz").touch()
     names = [path.name for path in phase_files(folder.checkpoints)]

@@ -46,7 +46,7 @@ def test_exposed_parts_add_up_to_the_step_whatever_was_seen(
     every = whole(made, seconds, taking, barrier, between, pace)
     assert every.step == pytest.approx(seconds)
     assert min(every) >= -1e-9
-    assert step_parts(every.rounded) is not None, "whoever reads the line takes it"
+    assert step_parts(every.rounded) is not None, "a reader of the line accepts it"
     assert every.barrier == pytest.approx(barrier)
     assert between - 1e-9 <= every.rest <= between + unseen + 1e-9
     if pace:

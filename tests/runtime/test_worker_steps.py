@@ -83,6 +83,18 @@ def replace_tensorflow(monkeypatch: pytest.MonkeyPatch, opened: Session) -> None
     monkeypatch.setattr(Pace, "start", lambda _: None)
 
 
+def train(training: session.Training) -> None:
+    """Train until the worker stops, which must take less than ten seconds."""
+    training.listen()
+    training.build(0)
+    thread = threading.Thread(target=training.run, daemon=True)
+    thread.start()
+    thread.join(10)
+    stopped = not thread.is_alive()
+    training.stop.set()
+    assert stopped, "the worker still steps or waits"
+
+
 def test_a_gradient_has_the_share_that_the_chief_gave_with_the_mini_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,9 +110,7 @@ def test_a_gradient_has_the_share_that_the_chief_gave_with_the_mini_batch(
 
     opened = Session(after_step)
     replace_tensorflow(monkeypatch, opened)
-    training.listen()
-    training.build(0)
-    training.run()
+    train(training)
     assert [(feeds["wanted"], feeds["share"]) for feeds in opened.fed] == [(32, 1.0), (24, 0.75), (40, 1.25)]
 
 
@@ -118,14 +128,8 @@ def test_a_worker_steps_again_if_the_run_loses_its_last_steps(tmp_path: Path, mo
 
     opened = Session(after_step, step=99)
     replace_tensorflow(monkeypatch, opened)
-    training.listen()
-    training.build(0)
-    thread = threading.Thread(target=training.run, daemon=True)
-    thread.start()
-    thread.join(10)
-    training.stop.set()
+    train(training)
     assert (opened.step, len(opened.fed)) == (100, 3), "it makes the lost steps again, and none beyond the end"
-    assert not thread.is_alive()
 
 
 def test_a_worker_that_waits_at_the_end_of_an_epoch_writes_the_checkpoint(
@@ -148,12 +152,7 @@ def test_a_worker_that_waits_at_the_end_of_an_epoch_writes_the_checkpoint(
     opened = Session(after_step)
     replace_tensorflow(monkeypatch, opened)
     monkeypatch.setattr(training, "_save", save)
-    training.listen()
-    training.build(0)
-    thread = threading.Thread(target=training.run, daemon=True)
-    thread.start()
-    thread.join(10)
-    training.stop.set()
+    train(training)
     assert saved_at == [2]
 
 
@@ -170,9 +169,7 @@ def test_a_session_that_is_lost_without_a_message_is_followed_by_another(
 
     opened = Session(after_step)
     replace_tensorflow(monkeypatch, opened)
-    training.listen()
-    training.build(0)
-    training.run()
+    train(training)
     assert len(opened.fed) == 2
 
 

@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..errors import TrainingError
 from ..files import write_atomically
@@ -119,30 +118,8 @@ class Phases:
         completed = fit.applied(spec)
         return replace(completed, train_steps=end, phase_begin=begin, phase_steps=steps)
 
-    def keep_weights(self, number: int, weights: Mapping[str, Any]) -> None:
-        """Store the weights with which the phase `number` ended, by name. Raises OSError."""
-        import numpy
-
-        path = self._weights(number)
-        partial = path.with_suffix(".partial.npz")
-        with partial.open("wb") as file:
-            numpy.savez(file, **{f"weight {name}": value for name, value in weights.items()})
-        partial.replace(path)
-
-    def weights(self, number: int) -> dict[str, Any]:
-        """Return the weights with which the phase `number` ended. Raises TrainingError."""
-        import numpy
-
-        path = self._weights(number)
-        try:
-            with numpy.load(path) as stored:
-                return {name.removeprefix("weight "): stored[name] for name in stored.files}
-        except (OSError, ValueError) as error:
-            raise TrainingError(
-                f"the weights after phase {number} cannot be read: {error}", where=str(path)
-            ) from error
-
-    def _weights(self, number: int) -> Path:
+    def weights(self, number: int) -> Path:
+        """Return the path of the weights with which the phase `number` ended."""
         return self._folder.checkpoints / f"phase-{number}.npz"
 
     def _cell(self) -> str:

@@ -11,7 +11,7 @@ from ...protocol.vm_events import VM
 
 @event("sleep.woke", FACT)
 class SleepWoke(Event):
-    """An attempt ended on its VM after so many `seconds`.
+    """An attempt ended on its VM, `seconds` after its start.
 
     `rested`: it has slept as long as declared. `reason`, a clause, says how it failed; it is empty
     if it was woken by a stop or by a preemption notice.

@@ -18,7 +18,7 @@ from ...files.checkpoints import Checkpoints
 from ...folder import RunFolder
 from ...phases import Phase, Phases
 from .fit import Fit
-from .structure import weight_names
+from .structure import read_arrays, weight_names, write_arrays
 
 Metrics = Mapping[str, Sequence[float]]
 
@@ -73,7 +73,7 @@ class Replay:
         metrics = self._build(fit)
         begins = [0, *(phase.begin for phase in self._later)]
         if number <= len(self._later):
-            self._load(model, self._phases.weights(number))
+            self._load(model, read_arrays(self._phases.weights(number)))
             phase = self._later[number - 1]
             _set_optimizer(fit, begins, phase.begin, phase.rate)
             return _history(fit, phase.history)
@@ -81,7 +81,7 @@ class Replay:
             names = weight_names(model.weights)
             values = self._checkpoints.read(self._last_step(fit, self._ending))
             weights = {name: values[name] for name in names if name in values}
-            self._phases.keep_weights(number, weights)
+            write_arrays(self._phases.weights(number), weights)
             self._load(model, weights)
             _set_optimizer(fit, begins, self._ending.step, self._ending.rate)
             return _history(fit, self._ending.history)

@@ -9,6 +9,8 @@ names. Nothing here imports TensorFlow.
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....errors import TrainingError
+from ....files import replacing
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -229,15 +232,16 @@ def _plural(part: str) -> str:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays by name to `path`, which ends in `.npz`. Texts become arrays of `str`."""
+    """Replace the file `path` by arrays with names. Texts become arrays of `str`."""
     import numpy
 
-    arrays = {name: _without_objects(array) for name, array in arrays.items()}
-    if all(name.isidentifier() and name.isascii() and name not in _RESERVED for name in arrays):
-        numpy.savez(path, **arrays)
-        return
-    numbered = {f"array_{number}": array for number, array in enumerate(arrays.values())}
-    numpy.savez(path, **{_NAMES: numpy.array(list(arrays), dtype=str)}, **numbered)
+    stored = {name: _without_objects(array) for name, array in arrays.items()}
+    if not all(name.isidentifier() and name.isascii() and name not in _RESERVED for name in stored):
+        names = numpy.array(list(stored), dtype=str)
+        numbered = {f"array_{number}": array for number, array in enumerate(stored.values())}
+        stored = {_NAMES: names, **numbered}
+    with replacing(path) as file:
+        numpy.savez(file, **stored)
 
 
 def _without_objects(array: Any) -> Any:
@@ -252,10 +256,16 @@ def _without_objects(array: Any) -> Any:
 
 
 def read_arrays(path: Path) -> dict[str, ndarray]:
-    """Return the arrays that `write_arrays` wrote, in their order."""
+    """Return the arrays that `write_arrays` wrote, in their order.
+
+    Raises TrainingError if the file is missing or damaged.
+    """
     import numpy
 
-    with numpy.load(path, allow_pickle=False) as file:
-        if _NAMES not in file.files:
-            return {name: file[name] for name in file.files}
-        return {str(name): file[f"array_{number}"] for number, name in enumerate(file[_NAMES])}
+    try:
+        with numpy.load(path, allow_pickle=False) as file:
+            if _NAMES not in file.files:
+                return {name: file[name] for name in file.files}
+            return {str(name): file[f"array_{number}"] for number, name in enumerate(file[_NAMES])}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise TrainingError(f"{path.name} cannot be read: {error}", where=str(path)) from error
