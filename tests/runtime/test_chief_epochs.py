@@ -186,7 +186,23 @@ def test_a_restarted_chief_continues_with_the_epochs_of_the_one_before():
         state.handle(events.Prepared(20), 0.0)
         assert (state.limit, state.rate) == (limit, rate)
     unreported = Epochs(spec, first.told, first.state.to_dict())
+    state = ChiefState(spec, {}, 0.0, Roster.after(first.told), Judge(spec), epochs=unreported)
+    state.handle(events.Prepared(20), 0.0)
     assert unreported.ending(20, last=False) == events.EndedEpoch(0, 4, 20, (640.0, 20.0))
+
+
+def test_a_restarted_chief_counts_no_step_twice():
+    first = begun()
+    first(events.Heartbeat(1, line(15, e0=[15, 480.0, 15.0])))
+    first(events.Disconnected(2))  # as each change of the workers, it writes the state
+    spec = RunSpec(**{"name": "run-1", **FIT, "callbacks": True})
+    epochs = Epochs(spec, first.told, first.state.to_dict())
+    state = ChiefState(spec, {}, 0.0, Roster.after(first.told), Judge(spec), epochs=epochs)
+    state.handle(events.Prepared(10), 0.0)
+    state.handle(events.CallbacksReady(messages.Called()), 0.0)
+    state.handle(events.Joined(1, "worker-1", number=0), 0.0)
+    state.handle(events.Heartbeat(1, line(20, e0=[10, 320.0, 10.0])), 0.0)
+    assert epochs.ending(20, last=False) == events.EndedEpoch(0, 0, 20, (320.0, 10.0))
 
 
 def test_without_callbacks_epochs_are_reported_in_order_with_their_sums():

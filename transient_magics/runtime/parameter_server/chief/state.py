@@ -734,6 +734,8 @@ class ChiefState:
         self.step = step
         self._saving.restored(step, now)
         self._epochs.start(step)
+        # Steps after the checkpoint are made again; the chief before may have stored their metrics.
+        self._epochs.rewind(step)
         instructions: list[Instruction] = [
             Emit(TrainStarted(run=self.spec.name, step=step)),
             *self._judge.start(best),
