@@ -8,7 +8,7 @@ from tests.runtime.test_chief_state import Story
 from transient_magics.protocol import chief_messages as messages
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events
-from transient_magics.runtime.parameter_server.chief.epochs import LATE, PATIENCE, Epochs
+from transient_magics.runtime.parameter_server.chief.epochs import FIRST_PATIENCE, LATE, PATIENCE, Epochs
 from transient_magics.runtime.parameter_server.chief.progress import Judge
 from transient_magics.runtime.parameter_server.chief.state import ChiefState, Phase
 from transient_magics.runtime.parameter_server.chief.workers import Roster
@@ -88,6 +88,18 @@ def test_without_callbacks_workers_wait_for_quick_evaluations_alone():
     assert proceeds(story(events.Tick(), after=PATIENCE + 0.1)) == [(None, 1.0), (None, 1.0)]
     assert story.state.limit == 60
     assert [item.ended.number for item in over(story(events.EvaluationDone(40, {"loss": 0.6})))] == [1]
+
+
+def test_a_worker_that_reconnects_after_an_evaluation_that_took_too_long_trains_on():
+    story = Story(**FIT)
+    story(events.Prepared(0))
+    story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
+    for connection in (1, 2):
+        story.joins(connection, f"worker-{connection}")
+    to_the_end(story, 1)
+    story(events.Disconnected(1))
+    assert proceeds(story(events.Tick(), after=FIRST_PATIENCE + 0.1)) == [(None, 1.0)]
+    assert proceeds(story(events.Joined(3, "worker-1", number=0))) == [(None, 1.0)], "its limit is that of the epoch"
 
 
 def test_an_epoch_ends_once_all_workers_have_reported_its_steps():
@@ -174,7 +186,23 @@ def test_a_restarted_chief_continues_with_the_epochs_of_the_one_before():
         state.handle(events.Prepared(20), 0.0)
         assert (state.limit, state.rate) == (limit, rate)
     unreported = Epochs(spec, first.told, first.state.to_dict())
+    state = ChiefState(spec, {}, 0.0, Roster.after(first.told), Judge(spec), epochs=unreported)
+    state.handle(events.Prepared(20), 0.0)
     assert unreported.ending(20, last=False) == events.EndedEpoch(0, 4, 20, (640.0, 20.0))
+
+
+def test_a_restarted_chief_counts_no_step_twice():
+    first = begun()
+    first(events.Heartbeat(1, line(15, e0=[15, 480.0, 15.0])))
+    first(events.Disconnected(2))  # as each change of the workers, it writes the state
+    spec = RunSpec(**{"name": "run-1", **FIT, "callbacks": True})
+    epochs = Epochs(spec, first.told, first.state.to_dict())
+    state = ChiefState(spec, {}, 0.0, Roster.after(first.told), Judge(spec), epochs=epochs)
+    state.handle(events.Prepared(10), 0.0)
+    state.handle(events.CallbacksReady(messages.Called()), 0.0)
+    state.handle(events.Joined(1, "worker-1", number=0), 0.0)
+    state.handle(events.Heartbeat(1, line(20, e0=[10, 320.0, 10.0])), 0.0)
+    assert epochs.ending(20, last=False) == events.EndedEpoch(0, 0, 20, (320.0, 10.0))
 
 
 def test_without_callbacks_epochs_are_reported_in_order_with_their_sums():

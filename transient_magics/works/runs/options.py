@@ -173,8 +173,8 @@ def _data() -> tuple[Option, ...]:
         flag(
             "--seed",
             "the seed of the initial values, and of the random numbers that the cell draws in "
-            "every process. If one worker on CPUs trains a cell's model, examples, dropout and "
-            "losses are reproducible too. With --seed, the noise of gradients is measured only if "
+            "every process. With one worker on CPUs and a cell's model, the examples, dropout and "
+            "losses are also reproducible. With --seed, the noise of gradients is measured only if "
             "--set noise_share is given",
             whole("--seed", 0),
             default="random",
@@ -182,7 +182,9 @@ def _data() -> tuple[Option, ...]:
         ),
         flag(
             "--check",
-            "build one step of the graph before workers start, to find errors early",
+            "build one step of the graph before workers start, to find errors early. Without the "
+            "check, --train-steps is needed, and cells with callbacks or several calls of "
+            "model.fit are rejected",
             negated=True,
             default="on",
         ),
@@ -221,9 +223,10 @@ def _evaluation() -> tuple[Option, ...]:
     return (
         flag(
             "--eval-every",
-            "evaluate every N steps; end: only at the end",
+            "evaluate every N steps; end: only at the end. If model.fit has validation data, end "
+            "has no effect",
             evaluate_every,
-            default="end",
+            default="each epoch if model.fit has validation data, else end",
             name="eval_steps",
             metavar="N|end",
         ),
@@ -240,7 +243,8 @@ def _evaluation() -> tuple[Option, ...]:
             "--keep-best",
             "also keep the checkpoint with the best evaluation of this metric, such as accuracy. "
             "If the name does not show which direction is better, write min distance or max "
-            "agreement. Without --eval-every, the run evaluates ten times",
+            "agreement. Without --eval-every, the option needs --train-steps, and the run "
+            "evaluates ten times",
             objective("--keep-best"),
             choices=("accuracy", "loss"),
             metavar="METRIC",
@@ -248,7 +252,8 @@ def _evaluation() -> tuple[Option, ...]:
         flag(
             "--stop-when",
             "end the run early on this condition, and keep its best checkpoint: 'accuracy no "
-            "better in 3 evaluations'",
+            "better in 3 evaluations'. With several calls of model.fit, only the present call "
+            "ends. The option needs --train-steps or --eval-every",
             condition,
             choices=("accuracy no better in 3 evaluations",),
             metavar="CONDITION",
@@ -290,7 +295,7 @@ def _deadline() -> tuple[Option, ...]:
             "--finish-by",
             "finish the run within this time, such as 6h, or by the next 18:00 on this machine's "
             "clock. The controller adds and releases Spot workers, and rents on-demand workers as "
-            "late as possible",
+            "late as possible. The option needs --train-steps",
             deadline,
             metavar="TIME|CLOCK",
         ),

@@ -562,7 +562,8 @@ class ChiefState:
         message = messages.Joined(
             number=member.number, active=max(self.active, 1), phase=self.spec.phase_begin
         )
-        if self._epochs.holds:
+        if self.spec.ends_epochs:
+            # Also without a limit: a worker that connects again still has the one before.
             return [Send(connection, message), Send(connection, self._epochs.proceed)]
         return [Send(connection, message)]
 
@@ -733,6 +734,8 @@ class ChiefState:
         self.step = step
         self._saving.restored(step, now)
         self._epochs.start(step)
+        # Steps after the checkpoint are made again; the chief before may have stored their metrics.
+        self._epochs.rewind(step)
         instructions: list[Instruction] = [
             Emit(TrainStarted(run=self.spec.name, step=step)),
             *self._judge.start(best),
