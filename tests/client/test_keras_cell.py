@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 
 import pytest
 
 from transient_magics.client import cell, keras_cell
 from transient_magics.errors import CellError
+from transient_magics.protocol import fit_calls
 
 MODEL = """import keras, numpy as np
 x = np.ones((8, 4)); y = np.ones(8)
@@ -98,6 +100,62 @@ def test_the_lines_behind_fit_are_named() -> None:
         "Lines 7 to 8 come after model.fit and are not executed: continue in the next cell, with model = run.model()."
     ]
     assert keras_cell.notes(MODEL + FIT + behind, 0)[0].startswith("Lines 6 to 7")
+
+
+TRAIN = "def train():\n    model.fit(x, y)\n"
+METHOD = "class Trainer:\n    def train(self):\n        self.model.fit(x, y)\nt = Trainer()\n"
+ANY_CALL = "later()\n"
+"""A call that may be one of `fit` if the cell passes a function on that calls it."""
+CONTINUED = {
+    "twice": f"{FIT}{FIT}",
+    "in one line": "model.fit(x, y); model.fit(x, y)\n",
+    "in two functions": f"{TRAIN}def tune():\n    model.fit(x, y)\ntrain()\ntune()\n",
+    "a function twice": f"{TRAIN}train()\ntrain()\n",
+    "both in a function": "def train():\n    model.fit(x, y)\n    model.fit(x, y)\ntrain()\n",
+    "a method twice": f"{METHOD}t.train()\nt.train()\n",
+    "an object twice": "class Train:\n    def __init__(self):\n        model.fit(x, y)\nTrain()\nTrain()\n",
+    "a for loop": "for _ in y:\n    model.fit(x, y)\n",
+    "a while loop": "while model.fit(x, y):\n    pass\n",
+    "a list": "[model.fit(x, y) for _ in y]\n",
+    "a set": "{model.fit(x, y) for _ in y}\n",
+    "a dict": "{_: model.fit(x, y) for _ in y}\n",
+    "a generator": "all(model.fit(x, y) for _ in y)\n",
+    "a loop in a function": "def train():\n    for _ in y:\n        model.fit(x, y)\ntrain()\n",
+    "an async loop": "async def train():\n    async for _ in y:\n        model.fit(x, y)\nrun(train())\n",
+    "a lambda": f"train = lambda: model.fit(x, y)\n{ANY_CALL}",
+    "an argument": f"{TRAIN}map(train, y)\n{ANY_CALL}",
+    "an object that is called": f"class Train:\n    def __call__(self):\n        model.fit(x, y)\n{ANY_CALL}",
+}
+BEHIND = "print(1)\n"
+ENDED = {
+    "once": FIT,
+    "behind a loop": f"for _ in y:\n    scaler.fit(x)\n{FIT}",
+    "behind another fit": f"scaler = Scaler().fit(x)\n{FIT}",
+    "in several lines": "history = (model\n    .fit(\n        x, y))\n",
+    "a function": f"{TRAIN}history = train()\n",
+    "a method": f"{METHOD}train = 1\nt.train()\n",
+    "a constructor before it": (
+        f"class Data:\n    def __init__(self):\n        self.scaler.fit(x)\ndata = Data()\n{FIT}"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_any_call_that_may_be_a_later_fit_is_found(name: str) -> None:
+    tree = ast.parse(CONTINUED[name])
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    first = next(node for node in tree.body if not isinstance(node, defined))
+    assert fit_calls.may_continue(tree, first.lineno)
+    assert fit_calls.last_fit(tree) == len(tree.body)
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_single_fit_is_the_last(name: str) -> None:
+    source = f"{ENDED[name]}{BEHIND}"
+    tree = ast.parse(source)
+    last = fit_calls.last_fit(tree)
+    assert tree.body[last:] == tree.body[-1:]
+    assert not fit_calls.may_continue(tree, tree.body[last - 1].lineno)
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,23 @@ PHASES = {
         "def train(epochs):\n    return model.fit(x, y, epochs=epochs)\ntrain(1)\ntrain(2)\nprint(later)\n",
         [32, 64],
     ),
+    "in two functions": (
+        "def pretrain():\n    model.fit(x, y)\ndef finetune():\n    model.fit(x, y, epochs=2)\n"
+        "pretrain()\nfinetune()\nprint(later)\n",
+        [32, 64],
+    ),
+    "in a method": (
+        "class Trainer:\n    def __init__(self, model):\n        self.model = model\n"
+        "    def train(self):\n        self.model.fit(x, y)\n"
+        "t = Trainer(model)\nt.train(); t.train()\nprint(later)\n",
+        [32, 32],
+    ),
+    "in a dict": ("{size: model.fit(x, y, batch_size=size) for size in (50, 100)}\nprint(later)\n", [20, 10]),
+    "in a set": ("{len(model.fit(x, y).epoch) for _ in range(2)}\n", [32, 32]),
+    "in a generator": ("list(model.fit(x, y) for _ in range(2))\n", [32, 32]),
+    "in one line": ("model.fit(x, y); model.fit(x, y)\n", [32, 32]),
+    "under another name": ("train = model.fit\ntrain(x, y)\ntrain(x, y)\n", [32, 32]),
+    "in a lambda": ("train = lambda: model.fit(x, y)\ntrain()\ntrain()\n", [32, 32]),
     "as long as the loss is large": (
         "history = model.fit(x, y)\nassert history.history['loss'][-1] < 9\nmodel.fit(x, y)\n",
         [32],
@@ -274,6 +291,7 @@ ONE = {
     "another library's object": (
         "from sklearn.dummy import DummyClassifier\nother = DummyClassifier()\nmodel.fit(x, y)\nother.fit(x, y)\n"
     ),
+    "one of two functions": "def first():\n    model.fit(x, y)\ndef second():\n    model.fit(x, y)\nfirst()\n",
 }
 """Cells that train in one phase, although something else is fitted behind it."""
 

@@ -11,7 +11,6 @@ continues behind the calls of earlier phases, with the weights with which these 
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import inspect
@@ -53,9 +52,8 @@ class Fit:
         The number of steps in one pass over the training data; 0 if it is unknown.
     epochs, initial_epoch
         The last epoch, and the number of epochs that are skipped.
-    calls
-        The lines of the cell's file through which `fit` was called, innermost first, each with the
-        name of its function.
+    line
+        The outermost line of the cell's file through which `fit` was called; 0: none.
     callbacks
         The callbacks that a run calls (callbacks.py).
     keep_best
@@ -74,7 +72,7 @@ class Fit:
     steps_per_epoch: int
     epochs: int
     initial_epoch: int = 0
-    calls: tuple[tuple[int, str], ...] = ()
+    line: int = 0
     callbacks: tuple[Any, ...] = ()
     keep_best: str = ""
     optimizer: Any = None
@@ -325,43 +323,11 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         steps_per_epoch=per_epoch,
         epochs=epochs,
         initial_epoch=begin,
-        calls=_calls_of_cell(),
+        line=_line_of_cell(),
         optimizer=model.optimizer,
         callbacks=callbacks,
         keep_best=keep_best,
     )
-
-
-def may_continue(fit: Fit, source: str, names: Mapping[str, Any]) -> bool:
-    """Return whether the cell may call `fit` once more.
-
-    `source` is the cell, and `names` are those that it had defined when it called `fit`.
-    """
-    if not fit.calls:
-        return False
-    keras = importlib.import_module("keras")
-    lines = [line for line, _ in fit.calls]
-    functions = {name for _, name in fit.calls}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.For | ast.While | ast.ListComp) and any(
-            _within(node, line) for line in lines
-        ):
-            return True
-        if not isinstance(node, ast.Call) or node.lineno <= lines[-1]:
-            continue
-        if isinstance(node.func, ast.Name) and node.func.id in functions:
-            return True
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "fit":
-            receiver = node.func.value
-            if not isinstance(receiver, ast.Name) or receiver.id not in names:
-                return True
-            if isinstance(names[receiver.id], keras.Model):
-                return True
-    return False
-
-
-def _within(node: ast.stmt | ast.expr, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def _arguments(given: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -549,12 +515,12 @@ def _count(value: Any, name: str, least: int) -> int:
     return count
 
 
-def _calls_of_cell() -> tuple[tuple[int, str], ...]:
-    """Return the lines and functions of all frames whose code is the cell's, innermost first."""
-    calls: list[tuple[int, str]] = []
+def _line_of_cell() -> int:
+    """Return the line of the outermost frame whose code is the cell's; 0 if there is none."""
+    line = 0
     frame = sys._getframe(1)
     while frame is not None:
         if is_of_cell(frame.f_code.co_filename):
-            calls.append((frame.f_lineno, frame.f_code.co_name))
+            line = frame.f_lineno
         frame = frame.f_back
-    return tuple(calls)
+    return line

@@ -29,6 +29,7 @@ gradients cross the network.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import operator
@@ -38,7 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....errors import DeclarationError, TrainingError, TransientError
-from ....protocol.fit_calls import last_fit
+from ....protocol.fit_calls import last_fit, may_continue
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...phases import Phase, Phases
@@ -48,7 +49,7 @@ from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, Ser
 from ..usercode import run_program
 from . import preprocessing
 from .data import Data, keep_as_constants
-from .fit import Fit, Recorder, may_continue
+from .fit import Fit, Recorder
 from .keras_model import build_model, check_model, declared_only, refuse_callbacks
 from .replay import Ending, Replay
 from .structure import is_text, leaves, name_of, read_arrays, unique, write_arrays
@@ -111,7 +112,7 @@ class OwnModel:
             optimizer_begin = begins[fit.optimizer_phase]
             self._keeps_optimizer = fit.optimizer_phase < len(later)
             source = folder.cell.read_text(encoding="utf-8")
-            self.continues = may_continue(fit, source, vars(module))
+            self.continues = may_continue(ast.parse(source), fit.line)
             if self.continues and not spec.check:
                 raise DeclarationError(
                     "the cell may call model.fit several times, and only the check of a run counts "
