@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.runtime.test_chief_state import Story
 from transient_magics.protocol import chief_messages as messages
 from transient_magics.protocol.run import RunSpec
@@ -27,7 +29,7 @@ def line(step: int, **epochs: list[float]) -> dict[str, Any]:
 def begun(**declared: Any) -> Story:
     """Return a run with callbacks and two workers, whose callbacks were called at the beginning."""
     story = Story(**FIT, callbacks=True, **declared)
-    story(events.Prepared(0))
+    story(events.Prepared(0, metrics=2))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story(events.CallbacksReady(messages.Called()))
     for connection in (1, 2):
@@ -60,7 +62,7 @@ def to_the_end(story: Story, epoch: int) -> events.Evaluate:
 
 def test_workers_wait_until_the_callbacks_were_called():
     story = Story(**FIT, callbacks=True)
-    story(events.Prepared(0))
+    story(events.Prepared(0, metrics=2))
     assert proceeds(story(events.Joined(1, "worker-1"))) == [(0, 1.0)]
     assert proceeds(story(events.CallbacksReady(messages.Called(rate=0.5)))) == [(EPOCH, 0.5)]
     assert proceeds(story(events.Joined(2, "worker-2"))) == [(EPOCH, 0.5)]
@@ -68,14 +70,14 @@ def test_workers_wait_until_the_callbacks_were_called():
 
 def test_a_trial_without_callbacks_lets_no_worker_wait():
     story = Story(**TRIAL)
-    story(events.Prepared(0))
+    story(events.Prepared(0, metrics=2))
     assert not proceeds(story(events.Joined(1, "worker-1")))
     assert story.state.limit == 60
 
 
 def test_without_callbacks_workers_wait_for_quick_evaluations_alone():
     story = Story(**FIT)
-    story(events.Prepared(0))
+    story(events.Prepared(0, metrics=2))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     assert proceeds(story(events.Joined(1, "worker-1"))) == [(EPOCH, 1.0)]
     for connection in (1, 2):
@@ -92,7 +94,7 @@ def test_without_callbacks_workers_wait_for_quick_evaluations_alone():
 
 def test_a_worker_that_reconnects_after_an_evaluation_that_took_too_long_trains_on():
     story = Story(**FIT)
-    story(events.Prepared(0))
+    story(events.Prepared(0, metrics=2))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     for connection in (1, 2):
         story.joins(connection, f"worker-{connection}")
@@ -183,11 +185,11 @@ def test_a_restarted_chief_continues_with_the_epochs_of_the_one_before():
     for known, limit, rate in ((first.told, 0, 1.0), (told, EPOCH, 0.25)):
         epochs = Epochs(spec, known, first.state.to_dict())
         state = ChiefState(spec, {}, 0.0, Roster.after(known), Judge(spec), epochs=epochs)
-        state.handle(events.Prepared(20), 0.0)
+        state.handle(events.Prepared(20, metrics=2), 0.0)
         assert (state.limit, state.rate) == (limit, rate)
     unreported = Epochs(spec, first.told, first.state.to_dict())
     state = ChiefState(spec, {}, 0.0, Roster.after(first.told), Judge(spec), epochs=unreported)
-    state.handle(events.Prepared(20), 0.0)
+    state.handle(events.Prepared(20, metrics=2), 0.0)
     assert unreported.ending(20, last=False) == events.EndedEpoch(0, 4, 20, (640.0, 20.0))
 
 
@@ -198,7 +200,7 @@ def test_a_restarted_chief_counts_no_step_twice():
     spec = RunSpec(**{"name": "run-1", **FIT, "callbacks": True})
     epochs = Epochs(spec, first.told, first.state.to_dict())
     state = ChiefState(spec, {}, 0.0, Roster.after(first.told), Judge(spec), epochs=epochs)
-    state.handle(events.Prepared(10), 0.0)
+    state.handle(events.Prepared(10, metrics=2), 0.0)
     state.handle(events.CallbacksReady(messages.Called()), 0.0)
     state.handle(events.Joined(1, "worker-1", number=0), 0.0)
     state.handle(events.Heartbeat(1, line(20, e0=[10, 320.0, 10.0])), 0.0)
@@ -207,7 +209,7 @@ def test_a_restarted_chief_counts_no_step_twice():
 
 def test_without_callbacks_epochs_are_reported_in_order_with_their_sums():
     story = Story(**TRIAL)
-    story(events.Prepared(0))
+    story(events.Prepared(0, metrics=2))
     story.joins(1, "worker-1")
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story(events.Heartbeat(1, line(45, e0=[20, 640.0, 9.0], e1=[20, 640.0, 7.0], e2=[5, 160.0, 1.0])))
@@ -222,9 +224,45 @@ def test_without_callbacks_epochs_are_reported_in_order_with_their_sums():
 
 def test_sums_are_not_in_the_recorded_metrics():
     story = Story(**FIT)
-    story(events.Prepared(0))
+    story(events.Prepared(0, metrics=2))
     story.joins(1, "worker-1")
     (recorded,) = [
         item.line for item in story(events.Heartbeat(1, line(5, e0=[5, 160.0, 3.0]))) if isinstance(item, events.Record)
     ]
     assert "epochs" not in recorded
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        [],
+        None,
+        {"0": None},
+        {"0": []},
+        {"0": [1]},
+        {"0": [1, 32.0, 0.5, 0.5]},
+        {"0": [1, 32.0, "much"]},
+        {"0": [1, 32.0, [0.5]]},
+        {"first": [1, 32.0, 0.5]},
+        {"9" * 5000: [1, 32.0, 0.5]},
+        {"-1": [1, 32.0, 0.5]},
+        {"3": [1, 32.0, 0.5]},
+    ],
+    ids=lambda foreign: str(foreign)[:30],
+)
+def test_foreign_metrics_of_epochs_are_left_out(foreign: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    story = begun()
+    for _ in range(2):
+        story(events.Heartbeat(1, {**line(5), "epochs": foreign}))
+    story(events.Heartbeat(2, line(5, e0=[5, 160.0, 4.0])))
+    story(events.Heartbeat(2, line(6, e0=[1, 32.0, None])))
+    assert story.state.to_dict()["epochs"] == {"0": [192.0, 4.0]}
+    assert capsys.readouterr().err.count("\n") == 1, "the log has it once"
+
+
+def test_metrics_of_an_epoch_that_was_reported_are_not_kept():
+    story = begun()
+    to_the_end(story, 1)
+    story(events.EvaluationDone(20, called=messages.Called()))
+    story(events.Heartbeat(1, line(21, e0=[1, 32.0, 0.5], e1=[1, 32.0, 0.25])))
+    assert story.state.to_dict()["epochs"] == {"1": [32.0, 0.25]}

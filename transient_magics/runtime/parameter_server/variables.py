@@ -97,6 +97,14 @@ class Keeper:
         return self._variables.batch
 
     @property
+    def training_numbers(self) -> int:
+        """How many numbers a step adds to the training metrics; 0 if the model has none."""
+        model = getattr(self._trainable, "keras_model", None)
+        if model is None:
+            return 0
+        return model.metrics.size
+
+    @property
     def parameters(self) -> int:
         """Number of parameters of the model, once its graph is built."""
         return sum(

@@ -227,7 +227,9 @@ class Chief:
             self._shipper.due()
         if self._spec.mode == "sync":
             self._start_rounds()
-        self._handle(events.Prepared(step, self._keeper.batch, self._best_checkpoint()))
+        best = self._best_checkpoint()
+        numbers = self._keeper.training_numbers
+        self._handle(events.Prepared(step, self._keeper.batch, best, numbers))
         if self._callbacks and self._spec.callbacks:
             called = await (callbacks or self._callbacks.begin())
             self._handle(events.CallbacksReady(called))

@@ -13,12 +13,14 @@ again: each epoch is reported once, and its training metrics are those of the st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeGuard
 
 from ....protocol.chief_messages import EPOCHS, Called, Proceed
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainEpoch, TrainStarted
+from ...role import log
 from .events import EndedEpoch, EpochOver
 
 LATE = 1.5
@@ -29,7 +31,6 @@ FIRST_PATIENCE = 15.0
 
 The first one includes the start of its process.
 """
-_MOST_NUMBERS = 1 << 16
 
 
 class Epochs:
@@ -65,6 +66,14 @@ class Epochs:
         self._restarted = False
         self._evaluated = False
         """Whether an epoch was evaluated."""
+        self._last = -1
+        """The last epoch; -1: there are none."""
+        if self._steps:
+            self._last = (spec.train_steps - self._begin - 1) // self._steps
+        self._numbers = 0
+        """How many numbers a step adds to the training metrics of its epoch."""
+        self._ignored = False
+        """Whether something that a worker reported was ignored."""
         self._ended = 0
         """Number of epochs that were reported."""
         self._reached: dict[int, float] = {}
@@ -93,8 +102,17 @@ class Epochs:
         """The message with the limit and the rate."""
         return Proceed(limit=self.limit, rate=self.rate)
 
-    def start(self, step: int) -> None:
-        """Start training at `step`, which is not 0 in a run that resumes another one."""
+    def start(self, step: int, numbers: int) -> None:
+        """Start training.
+
+        Parameters
+        ----------
+        step
+            The first step, which is not 0 in a run that resumes another one.
+        numbers
+            How many numbers a step adds to the training metrics of its epoch.
+        """
+        self._numbers = numbers
         if self._steps and not self._restarted:
             self._ended = max(self._ended, (step - self._begin) // self._steps)
 
@@ -109,15 +127,16 @@ class Epochs:
         if EPOCHS not in line:
             return line
         rest = dict(line)
-        for epoch, (_, *added) in rest.pop(EPOCHS).items():
-            numbers = [value or 0.0 for value in added][:_MOST_NUMBERS]
-            sums = self._sums.get(int(epoch))
-            if sums is None:
-                self._sums[int(epoch)] = numbers
-            else:
-                self._sums[int(epoch)] = [
-                    one + other for one, other in zip(sums, numbers, strict=True)
-                ]
+        epochs = rest.pop(EPOCHS)
+        parts = epochs.items() if isinstance(epochs, Mapping) else [("", epochs)]
+        for name, part in parts:
+            epoch = self._open_epoch(name)
+            if epoch is None or not self._is_part(part):
+                self._ignore(name, part)
+                continue
+            numbers = [value or 0.0 for value in part[1:]]
+            sums = self._sums.get(epoch, [0.0] * self._numbers)
+            self._sums[epoch] = [one + other for one, other in zip(sums, numbers, strict=True)]
         return rest
 
     def rewind(self, step: int) -> None:
@@ -213,6 +232,28 @@ class Epochs:
         if not self.holds or not self._sums:
             return {}
         return {"epochs": {str(epoch): sums for epoch, sums in self._sums.items()}}
+
+    def _open_epoch(self, name: str) -> int | None:
+        """Return the epoch of this name; None for one that does not exist or was reported."""
+        with suppress(ValueError):
+            epoch = int(name)
+            if self._ended <= epoch <= self._last:
+                return epoch
+        return None
+
+    def _is_part(self, part: object) -> TypeGuard[Sequence[float | None]]:
+        """Return whether a worker's part of an epoch has the form of its training metrics."""
+        return (
+            isinstance(part, list)
+            and len(part) == 1 + self._numbers
+            and all(value is None or isinstance(value, (int, float)) for value in part)
+        )
+
+    def _ignore(self, name: str, part: object) -> None:
+        """Log the first part of an epoch that is not added."""
+        if not self._ignored:
+            self._ignored = True
+            log(f"training metrics of a worker are ignored: {part!r:.60} of epoch {name!r:.20}")
 
     def _epoch(self, epoch: int) -> EndedEpoch:
         end = min(self._begin + (epoch + 1) * self._steps, self._spec.train_steps)

@@ -136,12 +136,14 @@ class Leasing:
 class Prepared:
     """The variables have values: they were initialised, restored, or never lost.
 
-    `batch` is the declared mini-batch, and `best` the best checkpoint on this VM.
+    `batch` is the declared mini-batch, and `best` the best checkpoint on this VM. `metrics`: how
+    many numbers a step adds to the training metrics of its epoch.
     """
 
     step: int
     batch: int = 0
     best: Best | None = None
+    metrics: int = 0
 
 
 @dataclass(frozen=True)

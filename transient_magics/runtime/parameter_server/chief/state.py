@@ -385,8 +385,8 @@ class ChiefState:
             case Indexed(index):
                 self._start_lending(index, now)
                 return []
-            case Prepared(step, batch, best):
-                started = self._start(step, best, now)
+            case Prepared(step, batch, best, numbers):
+                started = self._start(step, best, numbers, now)
                 return [*started, *self._batches.prepared(batch, self.members.values())]
             case StepSeen(step):
                 return self._advance(step, now)
@@ -728,12 +728,12 @@ class ChiefState:
         return [Emit(reread)]
 
     # --- progress --------------------------------------------------------------------------------
-    def _start(self, step: int, best: Best | None, now: float) -> list[Instruction]:
+    def _start(self, step: int, best: Best | None, numbers: int, now: float) -> list[Instruction]:
         """Start training at `step`: the variables are initialised or restored."""
         self.phase = Phase.TRAINING
         self.step = step
         self._saving.restored(step, now)
-        self._epochs.start(step)
+        self._epochs.start(step, numbers)
         # Steps after the checkpoint are made again; the chief before may have stored their metrics.
         self._epochs.rewind(step)
         instructions: list[Instruction] = [
