@@ -127,9 +127,11 @@ class Epochs:
         if EPOCHS not in line:
             return line
         rest = dict(line)
-        epochs = rest.pop(EPOCHS)
-        parts = epochs.items() if isinstance(epochs, Mapping) else [("", epochs)]
-        for name, part in parts:
+        parts = rest.pop(EPOCHS)
+        if not isinstance(parts, Mapping):
+            self._ignore("", parts)
+            return rest
+        for name, part in parts.items():
             epoch = self._open_epoch(name)
             if epoch is None or not self._is_part(part):
                 self._ignore(name, part)
